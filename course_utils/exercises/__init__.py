@@ -1,0 +1,1 @@
+"""One module per section; one observer per exercise."""

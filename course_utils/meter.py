@@ -1,0 +1,206 @@
+"""Memory in exact bytes, the same on every machine.
+
+A :class:`MemoryMeter` is a dispatch mode: it sees every operator below autograd, and counts the
+storages that operators create and the moments when they are freed. No clock and no operating system is
+asked, so two runs give the same figure, on a laptop and on a GPU. It does not see scratch space that lives
+and dies inside one operator (a convolution's workspace); ``torch.cuda.max_memory_allocated`` does.
+
+Arrays that NumPy or OpenCV allocate are no tensors; ``memory(numpy=True)`` adds them, through ``tracemalloc``,
+which NumPy reports its buffers to. That figure also holds Python's own objects, a few KiB that differ from run to run.
+
+Python's garbage collector is switched off inside the block: otherwise reference cycles would be freed at
+moments that differ from run to run.
+"""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+__all__ = ["MemoryMeter", "bytes_saved_for_backward", "memory", "storage_bytes"]
+
+
+def storage_bytes(*tensors: torch.Tensor) -> int:
+    """Bytes of the distinct storages behind ``tensors``: two views of one storage count once."""
+    storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}
+    return sum(storages.values())
+
+
+class MemoryMeter(TorchDispatchMode):
+    """Counts the bytes of tensor storages that are born and die inside a ``with`` block.
+
+    Attributes
+    ----------
+    peak : int
+        The most bytes that were alive at once, above the level at the start of the block.
+    current : int
+        Bytes born inside the block that are still alive.
+    allocated : int
+        All bytes ever born inside the block.
+    peak_operator : str
+        The operator that reached the peak, such as ``aten.add.Tensor``.
+    """
+
+    def __init__(self, numpy: bool = False) -> None:
+        super().__init__()
+        self.peak = self.current = self.allocated = 0
+        self.peak_operator = ""
+        self._numpy = numpy
+        self._numpy_base = 0
+        self._live: dict[int, tuple[weakref.finalize, int, int]] = {}  # finalizer, size, bytes counted
+        self._births = 0
+        self._collector_was_on = False
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # True, torch's default, imports torch._dynamo at the first use: about a second
+
+    def __enter__(self) -> MemoryMeter:
+        self._collector_was_on = gc.isenabled()
+        gc.disable()
+        if self._numpy:
+            tracemalloc.start()
+            self._numpy_base = tracemalloc.get_traced_memory()[0]
+        return super().__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        if self._numpy:
+            self._see_numpy("numpy")
+            tracemalloc.stop()
+        if self._collector_was_on:
+            gc.enable()
+        for finalizer, *_ in self._live.values():
+            alive = finalizer.peek()
+            if alive is not None and hasattr(alive[0], "_meter"):
+                del alive[0]._meter
+            finalizer.detach()
+        self._live.clear()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        kwargs = kwargs or {}
+        if torch.is_inference_mode_enabled() and func._can_decompose():
+            # Under inference mode composite operators arrive whole; take them apart to see what they allocate.
+            with self:
+                result = func.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        self._see_numpy("numpy")
+        for tensor in _tensors((args, kwargs)):
+            self._meet(tensor, func, born=False)
+        result = func(*args, **kwargs)
+        for tensor in _tensors(result):
+            self._meet(tensor, func, born=True)
+        return result
+
+    def _meet(self, tensor: torch.Tensor, func: Any, born: bool) -> None:
+        try:
+            storage = tensor.untyped_storage()
+        except (RuntimeError, NotImplementedError):  # sparse and other tensors without a storage
+            return
+        size = storage.nbytes()
+        # The tag sits on the storage's Python object, which lives as long as the memory does. Addresses
+        # would not do: the allocator hands them out again.
+        tag = getattr(storage, "_meter", None)
+        if tag is None or tag[0] is not self:
+            self._births += 1
+            key = self._births
+            storage._meter = (self, key)
+            # A storage that is first met as an argument is older than the block, or NumPy's: it counts for nothing.
+            self._live[key] = (weakref.finalize(storage, self._freed, key), size, size if born else 0)
+            grown = size if born else 0
+        else:
+            key = tag[1]
+            finalizer, before, counted = self._live[key]
+            grown = size - before  # resize_ of a storage that is known already
+            self._live[key] = (finalizer, size, counted + grown)
+        self.current += grown
+        self.allocated += max(grown, 0)
+        arrays = tracemalloc.get_traced_memory()[0] - self._numpy_base if self._numpy else 0
+        if self.current + arrays > self.peak:
+            self.peak, self.peak_operator = self.current + arrays, str(func)
+
+    def _see_numpy(self, where: str) -> None:
+        """Take in the most that NumPy held since the last operator, while the tensors stayed as they were."""
+        if not self._numpy:
+            return
+        most = tracemalloc.get_traced_memory()[1] - self._numpy_base
+        tracemalloc.reset_peak()
+        if self.current + most > self.peak:
+            self.peak, self.peak_operator = self.current + most, where
+
+    def _freed(self, key: int) -> None:
+        self.current -= self._live.pop(key)[2]
+
+
+def _tensors(tree: Any) -> Iterator[torch.Tensor]:
+    if isinstance(tree, torch.Tensor):
+        yield tree
+    elif isinstance(tree, (list, tuple)):
+        for branch in tree:
+            yield from _tensors(branch)
+    elif isinstance(tree, dict):
+        for branch in tree.values():
+            yield from _tensors(branch)
+
+
+@contextmanager
+def memory(numpy: bool = False) -> Iterator[MemoryMeter]:
+    """Measure the block: ``with memory() as used: ...`` and then read ``used.peak`` and ``used.current`` (bytes).
+
+    Parameters
+    ----------
+    numpy : bool
+        Also count what NumPy allocates at the peak. Blocks of this kind cannot be nested.
+    """
+    gc.collect()
+    with MemoryMeter(numpy) as meter:
+        yield meter
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What autograd keeps for the backward pass.
+
+    Attributes
+    ----------
+    bytes : int
+        Bytes of the distinct storages that were saved; parameters are left out, they exist anyway.
+    tensors : int
+        How many tensors were saved, parameters left out.
+    result : Any
+        What the function returned, so that its graph stays alive while it is looked at.
+    """
+
+    bytes: int
+    tensors: int
+    result: Any
+
+
+def bytes_saved_for_backward(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Saved:
+    """Run ``function(*args, **kwargs)`` and count the bytes that autograd saves meanwhile.
+
+    Source: ``torch.autograd.graph.saved_tensors_hooks``.
+    """
+    storages: dict[int, torch.UntypedStorage] = {}
+    count = 0
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        nonlocal count
+        if not isinstance(tensor, torch.nn.Parameter):
+            count += 1
+            storage = tensor.untyped_storage()
+            storages[storage._cdata] = storage
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        result = function(*args, **kwargs)
+    return Saved(sum(s.nbytes() for s in storages.values()), count, result)

@@ -1,0 +1,299 @@
+"""Compare the behaviour of an answer with the reference's, and decide the points.
+
+The rule, in three sentences. A fact without a share is essential: without it the answer earns nothing. A fact with a
+share costs its share, once, in however many cases it fails. An answer that does not get through all cases earns nothing.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from course_utils.observe.clues import find_clue
+from course_utils.observe.facts import Fact, Spec, decode_array
+
+__all__ = ["Behaviour", "Ended", "Finding", "Kind", "Verdict", "compare"]
+
+
+class Kind(enum.Enum):
+    """What a verdict says; the value is the word that people read."""
+
+    RIGHT = "right"
+    WASTEFUL = "right but wasteful"
+    PARTLY = "partly right"
+    WRONG_VALUE = "wrong value"
+    WRONG_FORM = "wrong type or shape"
+    CRASHED = "crashed"
+    NAME_MISSING = "name missing"
+    NOT_STARTED = "not started"
+    SKIPPED = "skipped"
+    NOT_GRADABLE = "not gradable"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """Why an observation ended before its last fact.
+
+    Attributes
+    ----------
+    kind : str
+        ``not started``, ``crashed`` (in the answer) or ``stopped`` (the observer could not go on with what it got).
+    error, message : str
+        Class and first line of the exception.
+    line : str
+        The student's own line, ``3: return x.view(-1)``, or empty.
+    case : int
+        The case in which it happened.
+    """
+
+    kind: str
+    error: str = ""
+    message: str = ""
+    line: str = ""
+    case: int = 0
+
+    @classmethod
+    def from_plain(cls, data: Any) -> Ended | None:
+        if not isinstance(data, dict):
+            return None
+        text = {k: str(data.get(k, ""))[:500] for k in ("kind", "error", "message", "line")}
+        if text["kind"] not in ("not started", "crashed", "stopped"):
+            text["kind"] = "crashed"
+        case = data.get("case", 0)
+        return cls(**text, case=case if type(case) is int else 0)
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """The facts of one run of an observer, in order."""
+
+    exercise: str
+    facts: tuple[Fact, ...]
+    ended: Ended | None = None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One fact, judged. ``cases`` are the cases in which it failed; texts belong to the first of them."""
+
+    name: str
+    ok: bool
+    spec: Spec
+    expected: str = ""
+    got: str = ""
+    why: str = ""
+    fix: str = ""
+    cases: tuple[int, ...] = ()
+    seen: bool = True
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What an answer earns, and why."""
+
+    exercise: str
+    kind: Kind
+    points: float
+    max_points: float
+    findings: tuple[Finding, ...] = ()
+    ended: Ended | None = None
+    remarks: tuple[str, ...] = ()
+    detail: str = ""
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def full(self) -> bool:
+        return self.kind in (Kind.RIGHT, Kind.SKIPPED)
+
+    @property
+    def first(self) -> Finding | None:
+        """The finding to talk about: the first essential one that fails, else the first that fails."""
+        failed = [f for f in self.findings if not f.ok]
+        essential = [f for f in failed if f.spec.share is None]
+        return (essential or failed or [None])[0]
+
+
+def compare(expected: Behaviour, got: list[tuple[str, Any]], ended: Ended | None, max_points: float) -> Verdict:
+    """Judge an answer.
+
+    Parameters
+    ----------
+    expected : Behaviour
+        The reference's. Names, order, tolerances, shares and texts come from here alone.
+    got : list of (name, value)
+        What the observer wrote down about the answer. Taken as values; the names only tell where the
+        observation left the expected path.
+    ended : Ended or None
+        Why the observation of the answer ended early, if it did.
+    max_points : float
+        Full marks.
+    """
+    if ended is not None and ended.kind == "not started" and not got:
+        return Verdict(expected.exercise, Kind.NOT_STARTED, 0.0, max_points, ended=ended)
+    judged: dict[str, Finding] = {}
+    for position, fact in enumerate(expected.facts):
+        seen = position < len(got) and got[position][0] == fact.name
+        finding = _judge(fact, got[position][1]) if seen else _unseen(fact, ended)
+        known = judged.get(fact.name)
+        if known is None:
+            judged[fact.name] = finding
+        elif not finding.ok:
+            first = finding if known.ok else known
+            cases = tuple(dict.fromkeys((*known.cases, fact.case)))
+            judged[fact.name] = Finding(
+                first.name, False, first.spec, first.expected, first.got, first.why, first.fix, cases, first.seen
+            )
+    findings = tuple(judged.values())
+    failed = [f for f in findings if not f.ok]
+    too_many = len(got) > len(expected.facts)
+    essential = [f for f in failed if f.spec.share is None]
+    crashed = ended is not None and not any(f.seen for f in failed)
+    if crashed:
+        kind, share = Kind.CRASHED, 0.0
+    elif essential or too_many:
+        kind, share = (Kind.WRONG_FORM if essential and essential[0].spec.form else Kind.WRONG_VALUE), 0.0
+    elif ended is not None:
+        kind, share = Kind.CRASHED, 0.0
+    elif failed:
+        share = max(0.0, 1.0 - sum(f.spec.share or 0.0 for f in failed))
+        kind = Kind.WASTEFUL if all(f.spec.at_most for f in failed) else Kind.PARTLY
+        if share < 1e-9:
+            kind = Kind.WRONG_VALUE
+    else:
+        kind, share = Kind.RIGHT, 1.0
+    points = max_points if kind is Kind.RIGHT else round(max_points * share, 2)
+    return Verdict(expected.exercise, kind, points, max_points, findings, ended)
+
+
+def _unseen(fact: Fact, ended: Ended | None) -> Finding:
+    got = f"not reached: {ended.error}" if ended else "not observed"
+    return Finding(fact.name, False, fact.spec, _text(fact.value), got, cases=(fact.case,), seen=False)
+
+
+def _judge(fact: Fact, value: Any) -> Finding:
+    spec = fact.spec
+    difference = _difference(fact.value, value, spec)
+    if difference is None:
+        return Finding(fact.name, True, spec, _text(fact.value), _text(value))
+    expected, got = difference
+    why, fix = spec.why, spec.fix
+    if spec.clues:
+        better = find_clue(spec.clues, _as_array(fact.value), _as_array(value))
+        if better:
+            why, fix = better
+    return Finding(fact.name, False, spec, expected, got, why, fix, (fact.case,))
+
+
+def _as_array(value: Any) -> np.ndarray:
+    if isinstance(value, dict) and "array" in value:
+        array = decode_array(value)
+        return np.array(np.nan) if array is None else array
+    try:
+        return np.asarray(value, dtype=float)
+    except (TypeError, ValueError):
+        return np.array(np.nan)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float)
+
+
+def _difference(expected: Any, got: Any, spec: Spec) -> tuple[str, str] | None:
+    """None where the values agree, else two texts for ``expected`` and ``got``."""
+    if spec.at_most and _is_number(expected):
+        limit = expected * (1 + spec.slack) + spec.allowance
+        if _is_number(got) and got <= limit:
+            return None
+        return f"at most {_number(limit)}", _text(got)
+    if isinstance(expected, dict) and isinstance(got, dict):
+        if "raises" in expected and "raises" in got:
+            same = spec.any_error or expected["raises"] == got["raises"]
+            return None if same else (_text(expected), _text(got))
+        if "array" in expected and "array" in got:
+            return _array_difference(expected, got, spec)
+        if expected.keys() == got.keys():
+            for key in expected:
+                inner = _difference(expected[key], got[key], spec)
+                if inner:
+                    return f"{key}: {inner[0]}", f"{key}: {inner[1]}"
+            return None
+        return _text(expected), _text(got)
+    if isinstance(expected, list) and isinstance(got, list):
+        if len(expected) != len(got):
+            return f"{len(expected)} items: {_text(expected)}", f"{len(got)} items: {_text(got)}"
+        for index, (a, b) in enumerate(zip(expected, got, strict=True)):
+            inner = _difference(a, b, spec)
+            if inner:
+                return f"at [{index}] {inner[0]}", f"at [{index}] {inner[1]}"
+        return None
+    if _is_number(expected) and _is_number(got):
+        tolerant = spec.atol or spec.rtol
+        if not tolerant and type(expected) is not type(got):
+            return f"{_text(expected)} ({type(expected).__name__})", f"{_text(got)} ({type(got).__name__})"
+        close = np.isclose(got, expected, rtol=spec.rtol, atol=spec.atol, equal_nan=True)
+        return None if close else (_text(expected), _text(got))
+    if type(expected) is type(got) and expected == got:
+        return None
+    return _text(expected), _text(got)
+
+
+def _array_difference(expected: dict, got: dict, spec: Spec) -> tuple[str, str] | None:
+    form = lambda v: f"{v.get('kind', 'array')} {v.get('array')} {tuple(v.get('shape', ()))}"  # noqa: E731
+    if form(expected) != form(got):
+        return form(expected), form(got)
+    a, b = decode_array(expected), decode_array(got)
+    if a is None:
+        raise ValueError("the reference's array is too large to record: observe a smaller one")
+    if b is None or a.shape != b.shape:
+        return form(expected), "an array that cannot be read"
+    close = np.isclose(b, a, rtol=spec.rtol, atol=spec.atol, equal_nan=True) if a.size else np.ones(0, bool)
+    if close.all():
+        return None
+    index = tuple(int(i) for i in np.argwhere(~close)[0])
+    with np.errstate(all="ignore"):
+        worst = np.abs(b.astype(complex) - a.astype(complex))
+    finite = worst[np.isfinite(worst)]
+    largest = f"; largest error {finite.max():.3g}" if finite.size else ""
+    where = f"[{', '.join(map(str, index))}]" if index else "the value"
+    share = f"{int((~close).sum())} of {close.size} differ"
+    return f"{_number(a[index])} at {where}", f"{_number(b[index])}; {share}{largest}"
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, (bool, np.bool_)):
+        return str(bool(value))
+    if isinstance(value, (int, np.integer)):
+        return f"{int(value):,}" if abs(int(value)) >= 10_000 else str(int(value))
+    if isinstance(value, (float, np.floating)):
+        return f"{float(value):,.0f}" if abs(value) >= 10_000 and float(value).is_integer() else f"{float(value):.6g}"
+    return str(value)
+
+
+def _text(value: Any) -> str:
+    """A short text for one plain value."""
+    if isinstance(value, dict):
+        if "raises" in value:
+            message = str(value.get("message", "")).split("\n")[0]
+            return f"{value['raises']}" + (f": {message}" if message else "")
+        if "array" in value:
+            array = decode_array(value)
+            form = f"{value.get('kind', 'array')} {value['array']} {tuple(value.get('shape', ()))}"
+            if array is not None and array.size <= 8:
+                return f"{form} {array.tolist()}"
+            return form
+        if "object" in value:
+            return str(value["object"])
+        if "numpy" in value:
+            return f"numpy.{value['numpy']}({_text(value.get('value'))})"
+        return "{" + ", ".join(f"{k}: {_text(v)}" for k, v in list(value.items())[:8]) + "}"
+    if isinstance(value, list):
+        more = ", ..." if len(value) > 12 else ""
+        return "[" + ", ".join(_text(v) for v in value[:12]) + more + "]"
+    if value is None or isinstance(value, bool):
+        return str(value)
+    if isinstance(value, (int, float)):
+        return _number(value)
+    return str(value)

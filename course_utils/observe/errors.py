@@ -1,0 +1,48 @@
+"""PyTorch's own error texts, and what to try. One table for all exercises: a learner meets the same words everywhere."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["advice"]
+
+# (pattern in "Class: message", one line of advice)
+_ADVICE = [
+    (r"strides? .*negative|negative stride", "copy the array first: array[..., ::-1].copy() has positive strides"),
+    (r"view size is not compatible", "view never copies; ask whether a copy is allowed, then use reshape"),
+    (r"not writable|read-only", "copy the array before you write into it"),
+    (r"byte order", "change the byte order first: array.astype(array.dtype.newbyteorder('='))"),
+    (r"can't convert np.ndarray of type", "this dtype has no counterpart in torch: convert the array first"),
+    (r"Trying to resize storage|not resizable", "memory that NumPy owns cannot be resized: copy it first"),
+    (r"result type \w+ can't be cast", "an in-place operation keeps the dtype: use x = x + y, or convert x first"),
+    (
+        r"expected scalar type|should be the same|same dtype",
+        "two operands differ in dtype: convert one with .to(dtype)",
+    ),
+    (r"same device|on the expected device", "two operands live on different devices: move one with .to(device)"),
+    (r"leaf Variable that requires grad", "do it under torch.no_grad(), or out of place"),
+    (r"modified by an inplace operation", "an operation changed a value that backward needs: do it out of place"),
+    (r"does not require grad", "the graph was cut before this point: look for detach, no_grad or .data"),
+    (
+        r"backward through the graph a second time",
+        "the graph is freed by backward: build it again, do not keep the loss",
+    ),
+    (r"mat1 and mat2 shapes", "Linear works on the last axis: print the shape just before this line"),
+    (
+        r"shape .* is invalid for input of size|invalid for input of size",
+        "the sizes do not multiply to the same number",
+    ),
+    (r"must match the size|size of tensor a", "the shapes do not broadcast: print both shapes just before this line"),
+    (
+        r"missing \d+ required positional|positional arguments? but|unexpected keyword",
+        "keep the parameters as they were handed out",
+    ),
+    (r"NameError: name '(\w+)'", "run the cells above first; a name is only known after its cell has run"),
+    (r"'NoneType' object", "something returned None here: does every path of your function return a value?"),
+]
+
+
+def advice(error: str, message: str) -> str:
+    """One line of advice for an exception, or an empty text where there is none to give."""
+    text = f"{error}: {message}"
+    return next((line for pattern, line in _ADVICE if re.search(pattern, text)), "")

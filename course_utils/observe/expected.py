@@ -1,0 +1,44 @@
+"""Behaviours as files: the reference's on the public cases, written by the build, read by ``check``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from course_utils.observe.compare import Behaviour, Ended
+from course_utils.observe.facts import Fact, Spec
+
+__all__ = ["EXPECTED", "from_plain", "public_behaviour", "to_plain"]
+
+EXPECTED = Path(__file__).resolve().parents[1] / "expected"
+
+
+def to_plain(behaviour: Behaviour) -> dict[str, Any]:
+    """A behaviour as plain data. An observation that ended early is no reference."""
+    if behaviour.ended is not None:
+        e = behaviour.ended
+        raise ValueError(f"the reference of {behaviour.exercise} {e.kind}: {e.error}: {e.message} at {e.line}")
+    facts = [
+        {"name": f.name, "case": f.case, "value": f.value, **({"spec": p} if (p := f.spec.plain()) else {})}
+        for f in behaviour.facts
+    ]
+    return {"exercise": behaviour.exercise, "facts": facts}
+
+
+def from_plain(data: dict[str, Any]) -> Behaviour:
+    """The inverse of :func:`to_plain`."""
+    facts = tuple(Fact(f["name"], f["value"], f["case"], Spec.from_plain(f.get("spec", {}))) for f in data["facts"])
+    return Behaviour(data["exercise"], facts, Ended.from_plain(data.get("ended")))
+
+
+def public_behaviour(section: str, exercise_id: str) -> Behaviour:
+    """The reference's recorded behaviour on the public cases.
+
+    Raises
+    ------
+    FileNotFoundError, KeyError
+        If the build has not recorded it.
+    """
+    data = json.loads((EXPECTED / f"{section}.json").read_text(encoding="utf-8"))
+    return from_plain(data["exercises"][exercise_id])

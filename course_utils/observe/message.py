@@ -1,0 +1,76 @@
+"""A verdict in words: five short lines."""
+
+from __future__ import annotations
+
+from course_utils.observe.compare import Kind, Verdict
+from course_utils.observe.errors import advice
+
+__all__ = ["WIDTH", "lines", "points_text", "text"]
+
+WIDTH = 83  # nbgrader validate indents by 4 and cuts at 87
+
+
+def points_text(verdict: Verdict) -> str:
+    """``2 of 3 points``."""
+    return f"{verdict.points:g} of {verdict.max_points:g} points"
+
+
+def _cut(label: str, content: str) -> str:
+    line = f"{label:<9} {' '.join(content.split())}"
+    return line if len(line) <= WIDTH else line[: WIDTH - 3] + "..."
+
+
+def lines(verdict: Verdict, hidden: bool = False) -> list[str]:
+    """The message, one entry a line. ``hidden`` leaves out expected values: the cases are the instructor's."""
+    first = verdict.first
+    where = ""
+    if first is not None and verdict.kind not in (Kind.CRASHED, Kind.RIGHT):
+        case = f" (case {first.cases[0] + 1})" if len(first.cases) == 1 and first.cases[0] else ""
+        where = f", {first.name}{case}"
+    head = f"{verdict.exercise}{where}: {verdict.kind.value}, {points_text(verdict)}"
+    if verdict.kind is Kind.RIGHT:
+        return [head[:WIDTH]]
+    if verdict.kind in (Kind.SKIPPED, Kind.NOT_GRADABLE):
+        return [head[:WIDTH], _cut("why:", verdict.detail)]
+    if verdict.kind is Kind.NAME_MISSING:
+        return [
+            head[:WIDTH],
+            _cut("expected:", f"something called {verdict.exercise}"),
+            _cut("got:", "no such name in this notebook"),
+            _cut("why:", verdict.detail or "the cell that defines it was not run, failed, or uses another name"),
+            _cut("try:", f"run the cell that defines {verdict.exercise}, and keep its name"),
+        ]
+    if verdict.kind is Kind.NOT_STARTED:
+        return [
+            head[:WIDTH],
+            _cut("why:", "the answer is still as it was handed out"),
+            _cut("try:", f'write your answer above, check again; hint("{verdict.exercise}") helps'),
+        ]
+    if verdict.kind is Kind.CRASHED and verdict.ended is not None:
+        ended = verdict.ended
+        place = f"raised at line {ended.line}" if ended.line else "raised before your first line was reached"
+        fix = advice(ended.error, ended.message) or f'call it by hand; hint("{verdict.exercise}") helps'
+        return [
+            head[:WIDTH],
+            _cut("expected:", "a result"),
+            _cut("got:", f"{ended.error}: {ended.message}"),
+            _cut("why:", place),
+            _cut("try:", verdict.detail or fix),
+        ]
+    if first is None:
+        return [head[:WIDTH], _cut("why:", verdict.detail or "the check saw more facts than the reference has")]
+    expected = "not shown: graded on other inputs than the check's" if hidden else first.expected
+    return [
+        head[:WIDTH],
+        _cut("expected:", expected),
+        _cut("got:", first.got),
+        _cut("why:", first.why or "the reference behaves differently here"),
+        _cut("try:", first.fix or f'hint("{verdict.exercise}")'),
+    ]
+
+
+def text(verdict: Verdict, hidden: bool = False) -> str:
+    """The message and the remarks."""
+    rows = lines(verdict, hidden)
+    rows += [_cut("note:", remark) for remark in verdict.remarks[:3]]
+    return "\n".join(rows)

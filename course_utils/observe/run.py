@@ -1,0 +1,95 @@
+"""Run an observer on an answer."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+import sysconfig
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from course_utils.devices import seed_everything
+from course_utils.observe.case import Case
+from course_utils.observe.compare import Behaviour, Ended
+from course_utils.observe.exercise import Exercise
+from course_utils.observe.facts import Fact, See
+from course_utils.observe.guard import guard
+
+__all__ = ["Observation", "observe"]
+
+_HERE = str(Path(__file__).resolve().parents[1])
+_LIBRARIES = tuple({sys.prefix, sys.base_prefix, *sysconfig.get_paths().values()})
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One run: the facts in order, why it ended early, and what the guard caught."""
+
+    facts: tuple[Fact, ...]
+    ended: Ended | None = None
+    remarks: tuple[str, ...] = ()
+    output: str = ""
+    error: BaseException | None = field(default=None, repr=False, compare=False)
+
+    def behaviour(self, exercise_id: str) -> Behaviour:
+        return Behaviour(exercise_id, self.facts, self.ended)
+
+    def values(self) -> list[tuple[str, Any]]:
+        """What may leave the process: names and plain values, no tolerances, no shares."""
+        return [(fact.name, fact.value) for fact in self.facts]
+
+
+def observe(exercise: Exercise, answer: Any, seed: int, device: torch.device, keep_error: bool = False) -> Observation:
+    """Run the observer of ``exercise`` on ``answer`` for all its cases.
+
+    Parameters
+    ----------
+    exercise : Exercise
+    answer : Any
+        The student's function, class or table.
+    seed : int
+        Decides the cases; global generators are seeded from it before each case.
+    device : torch.device
+    keep_error : bool
+        Keep the exception that ended the run. It holds the frames and their tensors; off by default.
+    """
+    see = See(device)
+    ended, kept = None, None
+    with guard() as caught:
+        for index in range(exercise.cases):
+            see.case = index
+            seed_everything((seed + index) % 2**32)
+            try:
+                exercise.observer(answer, Case(seed, index, device), see)
+            except (Exception, SystemExit) as error:
+                ended = _explain(error, index)
+                kept = error if keep_error else None
+                break
+    return Observation(tuple(see.facts), ended, tuple(caught.remarks), caught.output, kept)
+
+
+def _explain(error: BaseException, case: int) -> Ended:
+    frame, line = _own_line(error.__traceback__)
+    if isinstance(error, NotImplementedError) and not str(error):
+        kind = "not started"
+    else:
+        kind = "crashed" if frame else "stopped"
+    message = str(error).strip().split("\n")[0][:300]
+    return Ended(kind, type(error).__name__, message, line, case)
+
+
+def _own_line(trace: TracebackType | None) -> tuple[bool, str]:
+    """The last line of the student's own code on the way to the error: ``7: return x.view(-1)``."""
+    own = ""
+    for frame, number in traceback.walk_tb(trace):
+        name = frame.f_code.co_filename
+        if name.startswith(_HERE) or name.startswith(_LIBRARIES) or name.startswith("<frozen"):
+            continue
+        source = linecache.getline(name, number).strip()
+        own = f"{number}: {source}" if source else f"line {number}"
+    return bool(own), own[:200]

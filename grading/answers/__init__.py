@@ -1,0 +1,1 @@
+"""The answer bank: one module per section, right and wrong answers to every exercise."""

@@ -1,0 +1,83 @@
+"""Read a section's source: percent-format text with the exercises marked.
+
+    # %% [markdown] exercise="bgr_to_batch"      the task; the build puts a heading with points and minutes above it
+    # %% exercise="bgr_to_batch"                 the answer cell, with ### BEGIN SOLUTION ... ### END SOLUTION
+    # %% tags=["setup"]                          imports that answers rely on
+
+The build adds nbgrader's metadata and the check cell, so that no grade id is typed twice.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import jupytext
+from nbformat import NotebookNode
+
+__all__ = ["ROOT", "SOLUTIONS", "Section", "SourceError", "sections"]
+
+ROOT = Path(__file__).resolve().parents[1]
+SOLUTIONS = ROOT / "solutions"
+_NAME = re.compile(r"^(\d\d)_([a-z][a-z0-9_]*)$")
+
+
+class SourceError(ValueError):
+    """A section's source breaks a rule; the message says which cell and what to do."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """One section.
+
+    Attributes
+    ----------
+    assignment : str
+        nbgrader's name and the folder's, ``01_tensor_costs``.
+    name : str
+        The notebook's and the exercise module's, ``tensor_costs``.
+    path : Path
+        The source.
+    """
+
+    assignment: str
+    name: str
+    path: Path
+
+    def read(self) -> NotebookNode:
+        """The source as a notebook, metadata as written."""
+        return jupytext.read(self.path, fmt="py:percent")
+
+    def answer_cells(self) -> dict[str, NotebookNode]:
+        """The answer cell of every exercise, by id, in order."""
+        cells: dict[str, NotebookNode] = {}
+        for cell in self.read().cells:
+            name = cell.metadata.get("exercise")
+            if name and cell.cell_type == "code":
+                if name in cells:
+                    raise SourceError(f"{self.path.name}: two answer cells are marked exercise={name!r}")
+                cells[name] = cell
+        return cells
+
+    def setup_cells(self) -> list[NotebookNode]:
+        return [c for c in self.read().cells if "setup" in c.metadata.get("tags", []) and c.cell_type == "code"]
+
+
+def sections(only: str | None = None) -> list[Section]:
+    """The sections found in ``solutions/``; ``only`` may be ``01_tensor_costs`` or ``tensor_costs``.
+
+    Raises
+    ------
+    SourceError
+        If there is no section of that name.
+    """
+    found = []
+    for path in sorted(SOLUTIONS.glob("[0-9][0-9]_*.py")):
+        match = _NAME.match(path.stem)
+        if match:
+            found.append(Section(path.stem, match.group(2), path))
+    chosen = [s for s in found if only in (None, s.assignment, s.name)]
+    if not chosen:
+        raise SourceError(f"no section {only!r}; there are: {', '.join(s.assignment for s in found) or 'none'}")
+    return chosen
