@@ -24,3 +24,7 @@ def bgr_to_batch(images):
         slot.copy_(torch.from_numpy(image).flip(-1).permute(2, 0, 1))
     return batch.div_(255)
     ### END SOLUTION
+
+# ==== end of part A ====
+
+# ==== end of part B ====

@@ -63,3 +63,9 @@ def bgr_to_batch(answer, case, see):
         why="Several whole copies of the batch were alive at once.",
         fix="Convert image by image into one preallocated result; divide with div_.",
     )
+
+
+# ==== end of part A ====
+
+
+# ==== end of part B ====

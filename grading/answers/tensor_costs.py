@@ -34,3 +34,9 @@ def keeps_bgr(images):
 def negative_stride(images):
     """Reverses with a numpy slice and hands the view to torch."""
     return torch.stack([torch.from_numpy(image[..., ::-1]) for image in images]).permute(0, 3, 1, 2).float() / 255
+
+
+# ==== end of part A (creation, sharing, dtype, strides) - part A answers go above this line ====
+
+
+# ==== end of part B (layout, tokens, memory kept alive) - part B answers go above this line ====
