@@ -17,7 +17,14 @@ try:
 except ImportError:  # Windows has no flock; unique temporary names still keep two runs apart.
     fcntl = None
 
-__all__ = ["atomic_write_bytes", "atomic_write_json", "atomic_write_text", "locked_folder", "replace_folder", "restore_folder"]
+__all__ = [
+    "atomic_write_bytes",
+    "atomic_write_json",
+    "atomic_write_text",
+    "locked_folder",
+    "replace_folder",
+    "restore_folder",
+]
 
 
 def atomic_write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
@@ -29,8 +36,7 @@ def atomic_write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        # mkstemp makes private files; a written file gets the rights that open() would have given or that it had.
-        os.chmod(name, path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask())
+        os.chmod(name, 0o644)  # mkstemp makes files that nobody else can read
         os.replace(name, path)
     except BaseException:
         with suppress(FileNotFoundError):
@@ -44,14 +50,8 @@ def atomic_write_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 def atomic_write_json(path: str | os.PathLike[str], value: Any) -> None:
-    """Write a value as readable JSON, or leave the file as it was. Raises OSError, TypeError, ValueError (for NaN)."""
-    atomic_write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    """Write a value as readable JSON, or leave the file as it was. Raises OSError, TypeError."""
+    atomic_write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 @contextmanager
@@ -108,7 +108,7 @@ def replace_folder(target: str | os.PathLike[str], alone: bool = False) -> Itera
             shutil.rmtree(litter, ignore_errors=True)
     fresh = Path(tempfile.mkdtemp(prefix=f".{target.name}.new-", dir=target.parent))
     try:
-        os.chmod(fresh, 0o777 & ~_umask())
+        os.chmod(fresh, 0o755)
         yield fresh
         aside = _aside(target)
         if target.exists():

@@ -12,8 +12,8 @@ locked numpy and Pillow it is the same on every machine.
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from multiprocessing import get_context
 
