@@ -12,7 +12,7 @@ from course_utils import progress_store as store
 from course_utils.devices import available_device
 from course_utils.observe import card, message
 from course_utils.observe.compare import Kind, Verdict, compare
-from course_utils.observe.exercise import Exercise, all_exercises, find_exercise, public_seed
+from course_utils.observe.registry import Exercise, all_exercises, find_exercise, public_seed
 from course_utils.observe.expected import public_behaviour
 from course_utils.observe.run import observe
 

@@ -31,7 +31,7 @@ from typing import Any
 from course_utils.devices import available_device
 from course_utils.observe import all_exercises, find_exercise, message
 from course_utils.observe.compare import Kind, Verdict, compare
-from course_utils.observe.exercise import public_seed
+from course_utils.observe.registry import public_seed
 from course_utils.observe.run import observe
 from grading.references import Reference, load_references
 

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from course_utils.observe.compare import Behaviour
-from course_utils.observe.exercise import all_exercises, find_exercise
 from course_utils.observe.expected import from_plain, to_plain
+from course_utils.observe.registry import all_exercises, find_exercise
 from course_utils.observe.run import observe
 from grading.source import Section, SourceError, sections
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from course_utils.devices import available_device
 from course_utils.observe.compare import Ended
-from course_utils.observe.exercise import find_exercise
+from course_utils.observe.registry import find_exercise
 from course_utils.observe.run import observe
 
 __all__ = ["MIME", "report"]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from course_utils.observe.clues import find_clue
-from course_utils.observe.facts import Fact, Spec, decode_array
+from course_utils.observe.plain import Fact, Spec, decode_array
 
 __all__ = ["Behaviour", "Ended", "Finding", "Kind", "Verdict", "compare"]
 

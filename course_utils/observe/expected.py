@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from course_utils.observe.compare import Behaviour, Ended
-from course_utils.observe.facts import Fact, Spec
+from course_utils.observe.plain import Fact, Spec
 
 __all__ = ["EXPECTED", "from_plain", "public_behaviour", "to_plain"]
 

@@ -16,9 +16,10 @@ import torch
 from course_utils.devices import seed_everything
 from course_utils.observe.case import Case
 from course_utils.observe.compare import Behaviour, Ended
-from course_utils.observe.exercise import Exercise
-from course_utils.observe.facts import Fact, See
+from course_utils.observe.facts import See
 from course_utils.observe.guard import guard
+from course_utils.observe.plain import Fact
+from course_utils.observe.registry import Exercise
 
 __all__ = ["Observation", "observe"]
 

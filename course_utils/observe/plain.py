@@ -1,0 +1,81 @@
+"""Facts as plain data, and how they are judged. Needs NumPy only: a judge that has the reference's facts needs no torch."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+__all__ = ["COST_SHARE", "Fact", "Spec", "decode_array"]
+
+COST_SHARE = 0.4  # of the points, lost by an answer that is right but wasteful
+
+
+@dataclass(frozen=True)
+class Spec:
+    """How a fact is judged. Plain data: it is stored with the reference's behaviour.
+
+    Attributes
+    ----------
+    atol, rtol : float
+        Tolerance for numbers: ``|got - expected| <= atol + rtol * |expected|``. Both 0: equal.
+    at_most : bool
+        The value is a cost: right is whatever is not above
+        ``expected * (1 + slack) + allowance``.
+    share : float or None
+        The part of the points that this fact alone decides. None: essential, the answer is wrong without it.
+    form : bool
+        The fact is about type, shape, dtype or device.
+    any_error : bool
+        Of an exception only that there was one counts, not its class.
+    why, fix : str
+        One line each: the reason, and what to try.
+    clues : tuple of str
+        Names of functions in ``clues`` that may find a better reason in the values.
+    """
+
+    atol: float = 0.0
+    rtol: float = 0.0
+    at_most: bool = False
+    slack: float = 0.0
+    allowance: float = 0.0
+    share: float | None = None
+    form: bool = False
+    any_error: bool = False
+    why: str = ""
+    fix: str = ""
+    clues: tuple[str, ...] = ()
+
+    def plain(self) -> dict[str, Any]:
+        """As a dictionary, without what is at its default."""
+        default = asdict(Spec())
+        return {k: v for k, v in asdict(self).items() if v != default[k]}
+
+    @classmethod
+    def from_plain(cls, data: dict[str, Any]) -> Spec:
+        return cls(**{**data, "clues": tuple(data.get("clues", ()))})
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One observed fact. ``value`` is plain data (see :func:`encode`), ``case`` the index of the case."""
+
+    name: str
+    value: Any
+    case: int = 0
+    spec: Spec = field(default_factory=Spec)
+
+
+def decode_array(plain: dict[str, Any]) -> np.ndarray | None:
+    """The numbers of an encoded array, or None where they were not kept or do not fit the stated shape."""
+    try:
+        dtype = np.dtype(plain["stored"])
+        if dtype.kind not in "biufc":
+            return None
+        data = base64.b64decode(plain["data"], validate=True)
+        shape = tuple(int(n) for n in plain["shape"])
+        return np.frombuffer(data, dtype).reshape(shape)
+    except (KeyError, TypeError, ValueError):
+        return None
