@@ -34,8 +34,8 @@ help: ## List the commands
 	  /^##@ / { printf "\n%s\n", substr($$0, 5) } \
 	  /^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 	@echo
-	@echo 'The first command that needs them installs the packages into .venv (Linux: about 3 GB to download and 6.5 GB'
-	@echo 'on the disk, most of it CUDA; macOS: about 1 GB). Linux without a GPU, about 0.6 GB to download, 1.7 GB on'
+	@echo 'The first command that needs them installs the packages into .venv (Linux: about 3.2 GB to download, 6.4 GB'
+	@echo 'on the disk, most of it CUDA; macOS: about 0.4 and 1.2 GB). Linux without a GPU, about 0.5 GB to download, 1.6 GB on'
 	@echo 'the disk:  make lab TORCH=cpu TORCH_INDEX=ADDRESS   (the index that pytorch.org shows for CPU)'
 	@echo 'Another interpreter:  make lab PYTHON=/path/to/python3.12'
 

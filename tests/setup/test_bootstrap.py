@@ -426,6 +426,35 @@ def test_an_index_without_cpu_builds_is_named_and_the_way_out_is_said(installed:
     assert set_up(installed, TORCH="full").returncode == 0
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="builds with and without CUDA exist for Linux alone")
+def test_the_cpu_builds_come_from_the_index_that_was_named_and_take_cudas_packages_away(installed: Path) -> None:
+    lock = installed / "requirements.txt"
+    before = lock.read_text()
+    index = installed.parent / "index"
+    for name in ("torch", "torchvision"):
+        (index / name).mkdir(parents=True)
+        wheel(index / name, name, "1.0+cpu")
+        (index / name / "index.html").write_text(f'<a href="{name}-1.0%2Bcpu-py3-none-any.whl">wheel</a>')
+    wheel(installed.parent / "wheels", "nvidia_x", "1.0")
+    from_index = {"PIP_NO_INDEX": "0", "PIP_INDEX_URL": (installed.parent / "empty").as_uri()}
+    torch = "import torch, torchvision, importlib.util as u; print(torch.version, bool(u.find_spec('nvidia_x')))"
+    try:
+        lock.write_text(before + "nvidia-x==1.0 ; sys_platform == 'linux'\n")
+        assert set_up(installed).returncode == 0
+        assert python_says(installed, torch) == "1.0 True"
+
+        run = set_up(installed, TORCH="cpu", TORCH_INDEX=index.as_uri(), **from_index)
+        assert run.returncode == 0, run.stderr
+        assert python_says(installed, torch) == "1.0+cpu False"
+        assert set_up(installed).stdout == "", "the choice is kept without naming it again"
+
+        assert set_up(installed, TORCH="full").returncode == 0
+        assert python_says(installed, torch) == "1.0 True"
+    finally:
+        lock.write_text(before)
+        assert set_up(installed).returncode == 0
+
+
 # ---------------------------------------------------------------------------------------------- notebooks
 
 
