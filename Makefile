@@ -21,7 +21,7 @@ SECTIONS = $(or $(call typed,SECTION),$(sort $(notdir $(basename $(wildcard solu
 SET_UP = set_up() { for python in "$$PYTHON" .venv/bin/python python3.13 python3.12 python3.11 python3 python; do \
 	if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 8))' 2>/dev/null; then \
 	exec "$$python" -I course_utils/bootstrap.py "$$1"; fi; done; \
-	echo "The course needs Python 3.11 to 3.13, and no Python was found. Install one (python.org, your system's packages)" \
+	echo "The course needs Python 3.11 to 3.13, and none was found. Install one (python.org, your system's packages)" \
 	"or name it: make lab PYTHON=/path/to/python3.12" >&2; exit 1; }; set_up
 # nbgrader, section by section, for a command that takes one assignment at a time.
 each_section = for section in $(SECTIONS); do $(RUN) -m nbgrader $(1) "$$section" || exit 1; done

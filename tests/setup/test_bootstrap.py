@@ -178,7 +178,7 @@ def test_make_gives_one_line_where_there_is_no_python_at_all(checkout: Path, tmp
         [make, "ready"], cwd=checkout, env=env(PATH=str(tmp_path / "bin")), capture_output=True, text=True
     )
     assert run.returncode != 0
-    assert "The course needs Python 3.11 to 3.13, and no Python was found." in run.stderr
+    assert "The course needs Python 3.11 to 3.13, and none was found." in run.stderr
 
 
 # ---------------------------------------------------------------------------------------------- room and network
