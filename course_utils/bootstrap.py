@@ -338,7 +338,11 @@ class Setup:
             text=True,
         )
         if made.returncode:
-            raise SetupError(*explain_pip(made.stdout))
+            if self.free_bytes(self.root) < 0.05 * GB:  # venv itself gives no reason
+                raise SetupError("The disk is full.", "Make room. " + AGAIN)
+            raise SetupError(
+                f".venv could not be made: {(made.stdout.strip() or 'no reason given').splitlines()[-1]}", AGAIN
+            )
 
     def install_packages(self, wanted: dict) -> None:
         """Install what differs from the lock."""

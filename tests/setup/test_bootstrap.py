@@ -194,6 +194,13 @@ def test_a_full_disk_is_refused_before_the_first_byte(checkout: Path, capsys: py
     assert not setup.venv.exists()
 
 
+def test_a_disk_that_fills_up_while_the_environment_is_made_is_named_as_the_reason(checkout: Path) -> None:
+    free = iter([100 * GB, 100 * GB, 0])
+    setup = Setup(checkout, env(), free_bytes=lambda path: next(free))
+    with pytest.raises(SetupError, match=r"The disk is full\."):
+        setup.create(Python("false", (3, 12), True), "full")
+
+
 def test_a_disk_that_has_room_for_the_packages_but_not_for_pips_cache_is_enough(checkout: Path) -> None:
     setup = Setup(checkout, env(), free_bytes=lambda path: 10 * GB)
     setup.check_space("full")
