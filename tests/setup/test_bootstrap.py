@@ -1,7 +1,6 @@
 """The set-up: one clear line for every foreseeable failure, nothing done twice, nothing left half done."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import pytest
 
 from course_utils import bootstrap
 from course_utils.bootstrap import GB, Python, Setup, SetupError, cpu_lock, explain_import, explain_pip, find_python
+from tests.setup.clean import env
 
 ROOT = Path(__file__).parents[2]
 LOCK = "small==1.0\nother==1.0\n"
@@ -55,12 +55,6 @@ def wheel(folder: Path, name: str, version: str) -> None:
     with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as file:
         for path, text in {**files, f"{info}/RECORD": record}.items():
             file.writestr(path, text)
-
-
-def env(**settings: str) -> dict[str, str]:
-    """The tests' environment without settings of the machine that runs them, with no package index."""
-    clean = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "TORCH", "PYTHON"))}
-    return {**clean, "PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", **settings}
 
 
 class FakeSetup(Setup):

@@ -8,6 +8,7 @@ import pytest
 
 from course_utils.bootstrap import GB, SIZES
 from tests.conftest import KERNEL, QUICK, rank
+from tests.setup.clean import env
 
 ROOT = Path(__file__).parents[2]
 MAKEFILE = (ROOT / "Makefile").read_text()
@@ -19,8 +20,8 @@ GROUPS = {
 }
 
 
-def make(*arguments: str, folder: Path = ROOT, **env: str) -> str:
-    run = subprocess.run(["make", *arguments], cwd=folder, env=env or None, capture_output=True, text=True)
+def make(*arguments: str, folder: Path = ROOT, **settings: str) -> str:
+    run = subprocess.run(["make", *arguments], cwd=folder, env=env(**settings), capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     return run.stdout
 
@@ -57,7 +58,7 @@ def test_every_command_that_a_document_names_exists(document: str) -> None:
 def test_the_options_of_build_data_are_passed_on_with_spaces_and_only_when_typed() -> None:
     typed = make("-n", "build-data", "SOURCE=/my photos/a.npz", "TRAIN=50", "TEST=20", "SEED=3", "NOISE=0.1")
     assert '--source "/my photos/a.npz" --train "50" --test "20" --seed "3" --noise "0.1"' in typed
-    inherited = make("-n", "build-data", PATH="/usr/bin:/bin", SEED="4", TEST="yes")
+    inherited = make("-n", "build-data", SEED="4", TEST="yes")
     assert "--seed" not in inherited
     assert "--test" not in inherited
 

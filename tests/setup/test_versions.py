@@ -13,6 +13,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from course_utils.bootstrap import fits
+from tests.setup.clean import env
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -93,7 +94,7 @@ def test_the_set_up_accepts_the_pythons_of_the_project() -> None:
 def test_conda_tells_the_makefile_to_make_no_second_environment() -> None:
     conda = yaml.safe_load((ROOT / "environment.yml").read_text())
     command = ["make", "-n", "lint", *(f"{key}={value}" for key, value in conda["variables"].items())]
-    dry_run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    dry_run = subprocess.run(command, cwd=ROOT, env=env(), capture_output=True, text=True, check=True).stdout
     assert "python -m ruff" in dry_run
     assert "bootstrap.py" not in dry_run
 
