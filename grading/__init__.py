@@ -2,3 +2,11 @@
 
 Never ships to students, and ``course_utils`` never imports it.
 """
+
+import os
+import sys
+
+# nbgrader runs the program `alembic` by name; find it also where the environment is not activated.
+_bin = os.path.dirname(sys.executable)
+if _bin not in os.environ.get("PATH", "").split(os.pathsep):
+    os.environ["PATH"] = os.pathsep.join([_bin, os.environ.get("PATH", os.defpath)])

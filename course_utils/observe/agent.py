@@ -7,17 +7,17 @@ from typing import Any
 
 from course_utils.devices import available_device
 from course_utils.observe.compare import Ended
+from course_utils.observe.plain import MIME
 from course_utils.observe.registry import find_exercise
 from course_utils.observe.run import observe
 
-__all__ = ["MIME", "report"]
+__all__ = ["report"]
 
-MIME = "application/vnd.pytorch-foundations.facts+json"
 MAX_BYTES = 4_000_000  # of one report
 
 
 def report(exercise_id: str, seed: int, nonce: str, namespace: dict[str, Any]) -> None:
-    """Observe ``namespace[exercise_id]`` on the cases of ``seed`` and publish the facts under :data:`MIME`.
+    """Observe ``namespace[exercise_id]`` on the cases of ``seed`` and publish the facts under :data:`plain.MIME`.
 
     The nonce comes back with the facts, so that an output published earlier cannot pass for this one.
     """

@@ -40,12 +40,12 @@ class Outcome:
 
 
 def attempt(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Outcome:
-    """Call a function whose failing is part of its behaviour. ``NotImplementedError`` is let through: not started."""
+    """Call a function whose failing is part of its behaviour. A bare ``NotImplementedError`` is let through: not started."""
     try:
         return Outcome(value=function(*args, **kwargs))
-    except NotImplementedError:
-        raise
     except Exception as error:
+        if isinstance(error, NotImplementedError) and not str(error):
+            raise
         return Outcome(error=type(error).__name__, message=str(error)[:MAX_TEXT])
 
 

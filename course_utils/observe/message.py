@@ -54,8 +54,8 @@ def lines(verdict: Verdict, hidden: bool = False) -> list[str]:
             head[:WIDTH],
             _cut("expected:", "a result"),
             _cut("got:", f"{ended.error}: {ended.message}"),
-            _cut("why:", place),
-            _cut("try:", verdict.detail or fix),
+            _cut("why:", verdict.detail or place),
+            _cut("try:", fix),
         ]
     if first is None:
         return [head[:WIDTH], _cut("why:", verdict.detail or "the check saw more facts than the reference has")]

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["COST_SHARE", "Fact", "Spec", "decode_array"]
+__all__ = ["COST_SHARE", "MIME", "Fact", "Spec", "decode_array"]
 
+MIME = "application/vnd.pytorch-foundations.facts+json"  # under which facts leave a student's kernel
 COST_SHARE = 0.4  # of the points, lost by an answer that is right but wasteful
 
 

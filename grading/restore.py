@@ -1,0 +1,141 @@
+"""Put a submitted notebook back into the released form, whatever happened to its cells.
+
+What the student wrote is kept in the student's order and runs as it stands. What was released as locked (imports,
+checks) comes from the gradebook. A cell that was copied, deleted, moved, edited or turned into another type costs
+nobody a mark; on stock nbgrader a single copied cell leaves the whole submission ungraded.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nbconvert.exporters.exporter import ResourcesDict
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell
+from nbgrader.api import Gradebook
+from nbgrader.preprocessors import NbGraderPreprocessor
+
+__all__ = ["RestoreCells", "restore"]
+
+
+class RestoreCells(NbGraderPreprocessor):
+    """The preprocessor; what it does is :func:`restore`."""
+
+    def preprocess(self, nb: NotebookNode, resources: ResourcesDict) -> tuple[NotebookNode, ResourcesDict]:
+        names = resources["nbgrader"]
+        with Gradebook(names["db_url"]) as gradebook:
+            released = released_cells(gradebook, names["notebook"], names["assignment"])
+        nb.cells, notes = restore(nb.cells, released)
+        for note in notes:
+            self.log.warning("%s, %s: %s", names.get("student", "?"), names["notebook"], note)
+        return nb, resources
+
+
+def released_cells(gradebook: Gradebook, notebook: str, assignment: str) -> dict[str, NotebookNode]:
+    """Every cell with nbgrader metadata as it was released, by grade id, in the order of the notebook."""
+    source = gradebook.find_notebook(notebook, assignment)
+    points = {c.name: c.max_score for c in source.grade_cells}
+    answers = {c.name for c in source.solution_cells}
+    cells = {}
+    for stored in source.source_cells:
+        make = new_code_cell if stored.cell_type == "code" else new_markdown_cell
+        cell = make(stored.source or "")
+        metadata: dict[str, Any] = {
+            "schema_version": 3,
+            "grade_id": stored.name,
+            "cell_type": stored.cell_type,
+            "checksum": stored.checksum,
+            "locked": bool(stored.locked),
+            "grade": stored.name in points,
+            "solution": stored.name in answers,
+            "task": False,
+        }
+        if stored.name in points:
+            metadata["points"] = points[stored.name]
+        cell.metadata["nbgrader"] = metadata
+        cells[stored.name] = cell
+    return cells
+
+
+def restore(submitted: list[NotebookNode], released: dict[str, NotebookNode]) -> tuple[list[NotebookNode], list[str]]:
+    """Returns the cells of a notebook that can be graded, and a line for everything that was put right.
+
+    Parameters
+    ----------
+    submitted : list of cells
+        As handed in. Cells without, or with unknown, nbgrader metadata count as the student's own.
+    released : dict
+        See :func:`released_cells`.
+    """
+    notes: list[str] = []
+    out: list[NotebookNode] = []
+    seen: set[str] = set()
+    for cell in submitted:
+        name = _grade_id(cell)
+        if name is None or name not in released:
+            if "nbgrader" in cell.metadata:
+                notes.append(f"a cell with unknown nbgrader metadata is taken as the student's own ({name})")
+                cell.metadata.pop("nbgrader")
+            out.append(cell)
+            continue
+        model = released[name]
+        locked = model.metadata.nbgrader.locked
+        if name in seen:
+            # A copy of an answer still runs, in its place: the student may have gone on in the copy.
+            notes.append(f"{name} is there twice; " + ("the copy is left out" if locked else "the copy runs as well"))
+            if not locked:
+                out.append(_plain(cell))
+            continue
+        seen.add(name)
+        if cell.cell_type != model.cell_type:
+            notes.append(f"{name} was turned into a {cell.cell_type} cell; it is {model.cell_type} again")
+        source = cell.source
+        if locked and source != model.source:
+            notes.append(f"{name} is locked and was changed; the released text is used")
+        fresh = (new_code_cell if model.cell_type == "code" else new_markdown_cell)(model.source if locked else source)
+        fresh.metadata = model.metadata
+        if tags := _tags(cell):
+            fresh.metadata["tags"] = tags
+        out.append(fresh)
+    _add_missing(out, released, seen, notes)
+    _move_late(out, released, notes)
+    return out, notes
+
+
+def _grade_id(cell: NotebookNode) -> str | None:
+    metadata = cell.metadata.get("nbgrader")
+    name = metadata.get("grade_id") if isinstance(metadata, dict) else None
+    return name if isinstance(name, str) else None
+
+
+def _tags(cell: NotebookNode) -> list[str]:
+    tags = cell.metadata.get("tags")
+    return [t for t in tags if isinstance(t, str)] if isinstance(tags, list) else []
+
+
+def _plain(cell: NotebookNode) -> NotebookNode:
+    return new_code_cell(cell.source) if cell.cell_type == "code" else new_markdown_cell(cell.source)
+
+
+def _add_missing(out: list[NotebookNode], released: dict[str, NotebookNode], seen: set[str], notes: list[str]) -> None:
+    """Put a deleted cell back behind the released cell before it."""
+    previous: str | None = None
+    for name, model in released.items():
+        if name not in seen:
+            notes.append(f"{name} was deleted; the released cell is put back")
+            at = next((i + 1 for i, c in enumerate(out) if previous and _grade_id(c) == previous), 0)
+            out.insert(at, model)
+        previous = name
+
+
+def _move_late(out: list[NotebookNode], released: dict[str, NotebookNode], notes: list[str]) -> None:
+    """A check that stands before its answer would look for a name that is not there yet: move it behind the answer."""
+    for name, model in released.items():
+        answer = f"answer-{name}"
+        if not model.metadata.nbgrader.grade or answer not in released:
+            continue
+        at = next(i for i, c in enumerate(out) if _grade_id(c) == name)
+        last = max(i for i, c in enumerate(out) if _grade_id(c) == answer)
+        if at < last:
+            notes.append(f"{name} stood before its answer; it is moved behind it")
+            out.insert(last, out.pop(at))

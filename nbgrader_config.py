@@ -1,0 +1,63 @@
+"""nbgrader for this course: `nbgrader generate_assignment`, `autograde`, `generate_feedback`, `export`, `validate` and
+`formgrader` work from the repository's root as they stand. Why each line is here stands beside it."""
+
+import os
+import sys
+import warnings
+
+from nbgrader.converters import Autograde, GenerateAssignment
+from sqlalchemy.exc import SAWarning
+
+c = get_config()  # noqa: F821  (defined by the config loader)
+
+root = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, root)  # so that the preprocessors below are found
+# Kernels must find course_utils wherever their notebook lies.
+os.environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+warnings.filterwarnings("ignore", category=SAWarning)  # several lines per student, of no use to anyone
+
+from grading.executor import ObserveAndJudge  # noqa: E402
+from grading.restore import RestoreCells  # noqa: E402
+from grading.strip import StripSolutions  # noqa: E402
+
+
+def stock(converter, trait, **changes):
+    """nbgrader's own list of preprocessors with some replaced by ours, or left out (None)."""
+    chosen = [changes.get(p.__name__, p) for p in converter.class_traits()[trait].make_dynamic_default()]
+    return [p for p in chosen if p is not None]
+
+
+# ------------------------------------------------------------------------------ folders: one assignment per section
+c.CourseDirectory.root = root
+c.CourseDirectory.course_id = "pytorch-foundations"
+c.CourseDirectory.source_directory = "solutions"
+c.CourseDirectory.release_directory = "notebooks"
+c.CourseDirectory.submitted_directory = "grading/submitted"
+c.CourseDirectory.autograded_directory = "grading/autograded"
+c.CourseDirectory.feedback_directory = "grading/feedback"
+c.CourseDirectory.solution_directory = "grading/solution"
+c.CourseDirectory.source_with_tests_directory = "grading/source_with_tests"
+# An absolute address; the timeout lets a grader wait for another's write instead of failing.
+c.CourseDirectory.db_url = "sqlite:///" + os.path.join(root, "grading", "gradebook.db") + "?timeout=60"
+# Files beside a notebook are published with it: never a source, never a cache.
+c.CourseDirectory.ignore = [".ipynb_checkpoints", "*.pyc", "__pycache__", "feedback", "*.py", ".progress"]
+c.Exchange.root = os.path.join(root, "grading", "exchange")
+os.makedirs(c.Exchange.root, exist_ok=True)  # JupyterLab's assignment list complains where it is missing
+
+# ------------------------------------------------------------------------------ release: nbgrader strips the answers
+c.GenerateAssignment.preprocessors = stock(GenerateAssignment, "preprocessors", ClearSolutions=StripSolutions)
+
+# ------------------------------------------------------------------------------ grade: observed there, judged here
+# RestoreCells: a copied, deleted, moved or edited cell costs nobody a mark.
+c.Autograde.sanitize_preprocessors = stock(Autograde, "sanitize_preprocessors", DeduplicateIds=RestoreCells)
+# ObserveAndJudge writes the score itself; nothing that a cell printed can change it, so there is no pattern to ignore.
+c.Autograde.autograde_preprocessors = stock(
+    Autograde, "autograde_preprocessors", Execute=ObserveAndJudge, IgnorePattern=None
+)
+c.Execute.timeout = 60  # seconds a cell; a loaded machine needs more than nbgrader's 30
+c.Execute.iopub_timeout = 60  # 4 by default: too little while `import torch` competes with other graders
+c.KernelManager.transport_encryption = "auto"  # kernels talk over local ports: encrypted, and without a warning
+c.Execute.shutdown_kernel = "immediate"  # a polite shutdown costs 1.4 s a notebook once torch is imported
+
+# ------------------------------------------------------------------------------ feedback
+c.HTMLExporter.sanitize_html = True  # a student's HTML must not run scripts in another person's browser
