@@ -29,6 +29,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="see below; COMMAND --help tells more")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    argv = sys.argv[1:] if argv is None else argv
+    if not argv:
+        parser.print_help(sys.stderr)
+        return BAD_INPUT
     chosen = parser.parse_args(argv)
 
     module_name, summary = COMMANDS[chosen.command]

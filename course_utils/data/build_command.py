@@ -1,7 +1,6 @@
 """The command `build-data`."""
 
 import argparse
-import os
 import sys
 
 from tqdm import tqdm
@@ -56,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     for notice in data.notices if data else ():
         print(f"note: {notice}")
     train, test = load_cifar_mini("train", args.root), load_cifar_mini("test", args.root)
-    print(f"{os.path.relpath(folder)}: {train.describe()} for training, {len(test)} for testing.")
+    print(f"{folder}: {train.describe()} for training, {len(test)} for testing.")
     return 0
 
 

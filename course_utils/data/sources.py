@@ -7,7 +7,7 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Callable
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -111,18 +111,20 @@ def from_cifar10(request: Request) -> SourceData:
 
     target = request.download_folder / CIFAR10.filename
     if not target.is_file() or archive.file_md5(target) != archive.OFFICIAL_MD5:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".cifar10-", dir=target.parent) as folder:
-            try:
-                # torchvision shows its own bar on stderr; what it prints besides is of no use to the reader.
-                with redirect_stdout(StringIO()):
-                    download_url(CIFAR10.url, folder, filename=CIFAR10.filename, md5=archive.OFFICIAL_MD5)
-            except (OSError, RuntimeError) as error:
-                raise DataError(
-                    f"CIFAR-10 could not be downloaded from {CIFAR10.url} ({str(error)[:100]}). Without a network, give "
-                    "the path of cifar-10-python.tar.gz as the source, or use drawn."
-                ) from error
-            os.replace(Path(folder) / CIFAR10.filename, target)
+        request.download_folder.mkdir(parents=True, exist_ok=True)
+        try:
+            # torchvision shows a bar on stderr; what it prints besides is of no use to the reader.
+            with tempfile.TemporaryDirectory(dir=request.download_folder) as folder, redirect_stdout(StringIO()):
+                download_url(CIFAR10.url, folder, filename=CIFAR10.filename, md5=archive.OFFICIAL_MD5)
+                os.replace(Path(folder) / CIFAR10.filename, target)
+        except (OSError, RuntimeError) as error:
+            raise DataError(
+                f"CIFAR-10 could not be downloaded from {CIFAR10.url} ({str(error)[:100]}). Without a network, give "
+                "the path of cifar-10-python.tar.gz as the source, or use drawn."
+            ) from error
+        finally:
+            with suppress(OSError):  # not empty after a download
+                request.download_folder.rmdir()
     return from_archive(target, request)
 
 

@@ -1,7 +1,8 @@
-"""Smooth random fields and blur on the square canvas, as small matrices in float64.
+"""Smooth random fields and blur on the square canvas, in float64.
 
-Both are linear along each axis, so each is one matrix per axis. Double precision is deliberate: the order of a sum
-differs between processors, and a last bit of a float32 would show in a rounded grey level now and then.
+Both are sums of a few shifted copies along each axis. Written so, they need no matrix library, whose threads get in
+each other's way when several processes draw. Double precision is deliberate: the last bits of sums and of exponentials
+differ between processors, and those of a float32 would show in a rounded grey level now and then.
 """
 
 from functools import cache
@@ -15,23 +16,27 @@ ROW, COLUMN = (axis[..., None] for axis in np.mgrid[0:CANVAS, 0:CANVAS] / CANVAS
 
 
 @cache
-def _cubic_upsampling(knots: int) -> np.ndarray:
-    """(CANVAS, knots) matrix that interpolates evenly spread values by cubic convolution, ends repeated.
+def _cubic_taps(knots: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """How to interpolate `knots` evenly spread values at every pixel: four pairs of positions and weights (CANVAS,).
 
-    The kernel is Keys' with a = -1/2 (R. Keys, *Cubic convolution interpolation for digital image processing*, 1981).
+    The kernel is Keys' with a = -1/2 (R. Keys, *Cubic convolution interpolation for digital image processing*, 1981);
+    beyond the ends the last value is repeated.
     """
     position = (np.arange(CANVAS) + 0.5) * knots / CANVAS - 0.5
-    weights = np.zeros((CANVAS, knots))
+    taps = []
     for offset in range(-1, 3):
         knot = np.floor(position) + offset
         d = np.abs(position - knot)
-        near, far = (1.5 * d - 2.5) * d * d + 1, ((-0.5 * d + 2.5) * d - 4) * d + 2
-        np.add.at(
-            weights,
-            (np.arange(CANVAS), np.clip(knot, 0, knots - 1).astype(int)),
-            np.where(d <= 1, near, np.where(d < 2, far, 0)),
-        )
-    return weights
+        weights = np.where(d <= 1, (1.5 * d - 2.5) * d * d + 1, ((-0.5 * d + 2.5) * d - 4) * d + 2)
+        taps.append((np.clip(knot, 0, knots - 1).astype(int), weights))
+    return taps
+
+
+def _upsample(values: np.ndarray) -> np.ndarray:
+    """(K, K) values spread over the canvas and interpolated: (CANVAS, CANVAS)."""
+    for _ in range(2):  # the rows, then, transposed, the columns
+        values = sum(weights[:, None] * values[positions] for positions, weights in _cubic_taps(len(values))).T
+    return values
 
 
 def cloud(rng: np.random.Generator, coarsest: int = 2, octaves: int = 4, persistence: float = 0.55) -> np.ndarray:
@@ -42,33 +47,26 @@ def cloud(rng: np.random.Generator, coarsest: int = 2, octaves: int = 4, persist
     total = np.zeros((CANVAS, CANVAS))
     cells, strength = coarsest, 1.0
     for _ in range(octaves):
-        up = _cubic_upsampling(cells + 1)
-        total += strength * (up @ rng.standard_normal((cells + 1, cells + 1)) @ up.T)
+        total += strength * _upsample(rng.standard_normal((cells + 1, cells + 1)))
         cells, strength = cells * 2, strength * persistence
     return (total / (total.std() + 1e-6))[..., None]
-
-
-def _gaussian(sigma: float) -> np.ndarray:
-    """(CANVAS, CANVAS) matrix that blurs along one axis; beyond the edge the edge pixel is repeated."""
-    radius = max(1, int(3 * sigma + 0.5))
-    offsets = np.arange(-radius, radius + 1)
-    weights = np.exp(-0.5 * (offsets / sigma) ** 2)
-    matrix = np.zeros((CANVAS, CANVAS))
-    rows = np.arange(CANVAS)[:, None]
-    np.add.at(matrix, (rows, np.clip(rows + offsets, 0, CANVAS - 1)), weights / weights.sum())
-    return matrix
 
 
 def blur(field: np.ndarray, sigma: float, sigma_y: float | None = None) -> np.ndarray:
     """Gaussian blur of a (CANVAS, CANVAS, C) field; sigma in pixels along x, and along y where `sigma_y` differs.
 
-    Below 0.2 pixels nothing would be visible and that axis is left alone.
+    Beyond the edge the edge pixel is repeated. Below 0.2 pixels nothing would be visible and that axis is left alone.
     """
-    sigma_y = sigma if sigma_y is None else sigma_y
-    if sigma >= 0.2:
-        field = _gaussian(sigma) @ field
-    if sigma_y >= 0.2:
-        field = (_gaussian(sigma_y) @ field.reshape(CANVAS, -1)).reshape(field.shape)
+    for axis, width in ((1, sigma), (0, sigma if sigma_y is None else sigma_y)):
+        if width < 0.2:
+            continue
+        radius = max(1, int(3 * width + 0.5))
+        offsets = np.arange(-radius, radius + 1)
+        weights = np.exp(-0.5 * (offsets / width) ** 2)
+        weights /= weights.sum()
+        margins = [(radius, radius) if i == axis else (0, 0) for i in range(3)]
+        padded = np.moveaxis(np.pad(field, margins, mode="edge"), axis, 0)
+        field = np.moveaxis(sum(w * padded[i : i + CANVAS] for i, w in enumerate(weights)), 0, axis)
     return field
 
 
