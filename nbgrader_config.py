@@ -5,7 +5,7 @@ import os
 import sys
 import warnings
 
-from nbgrader.converters import Autograde, GenerateAssignment
+from nbgrader.converters import Autograde, GenerateAssignment, GenerateFeedback
 from sqlalchemy.exc import SAWarning
 
 c = get_config()  # noqa: F821  (defined by the config loader)
@@ -17,6 +17,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [os.environ.get(
 warnings.filterwarnings("ignore", category=SAWarning)  # several lines per student, of no use to anyone
 
 from grading.executor import ObserveAndJudge  # noqa: E402
+from grading.feedback import CardStyle  # noqa: E402
 from grading.restore import RestoreCells  # noqa: E402
 from grading.strip import StripSolutions  # noqa: E402
 
@@ -61,3 +62,4 @@ c.Execute.shutdown_kernel = "immediate"  # a polite shutdown costs 1.4 s a noteb
 
 # ------------------------------------------------------------------------------ feedback
 c.HTMLExporter.sanitize_html = True  # a student's HTML must not run scripts in another person's browser
+c.GenerateFeedback.preprocessors = [*stock(GenerateFeedback, "preprocessors"), CardStyle]

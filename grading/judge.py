@@ -167,7 +167,7 @@ class Judge:
         sources = [self.section.path, *sorted(package.rglob("*.py")), ROOT / "grading" / "references.py"]
         for source in sources:
             digest.update(f"{source.relative_to(ROOT)}:{zlib.crc32(source.read_bytes())}\n".encode())
-        for name in ("torch", "torchvision", "numpy", "opencv-python"):
+        for name in ("torch", "torchvision", "numpy", "opencv-python-headless"):
             with contextlib.suppress(importlib.metadata.PackageNotFoundError):
                 digest.update(f"{name} {importlib.metadata.version(name)}\n".encode())
         meta = ROOT / "data" / "cifar_mini" / "meta.json"

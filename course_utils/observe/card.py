@@ -1,7 +1,8 @@
 """A verdict as a card: HTML for JupyterLab, in light and dark, and for nbgrader's feedback.
 
-Styles are inline, because feedback is sanitised and a saved notebook carries no style sheet. Colours come from
-JupyterLab's variables with fallbacks; every mark is told by a sign and a word, never by colour alone.
+Styles are inline, because a saved notebook carries no style sheet; feedback is sanitised, loses them, and gets a style
+sheet for the same classes (``CSS``). Only tags that survive nbconvert's sanitiser are used. Colours come from
+JupyterLab's variables, with fallbacks; every mark is told by a sign and a word, never by colour alone.
 """
 
 from __future__ import annotations
@@ -11,61 +12,65 @@ from html import escape
 from course_utils.observe import message
 from course_utils.observe.compare import Finding, Kind, Verdict
 
-__all__ = ["html"]
+__all__ = ["CSS", "html"]
 
+_GOOD = ("✓", "good", "--jp-success-color1", "#2e7d32")
+_HALF = ("◐", "half", "--jp-warn-color1", "#b26a00")
+_NONE = ("○", "none", "--jp-ui-font-color2", "#666666")
+_BAD = ("✗", "bad", "--jp-error-color1", "#c62828")
 _SIGNS = {
-    Kind.RIGHT: ("✓", "--jp-success-color1", "#2e7d32"),
-    Kind.WASTEFUL: ("◐", "--jp-warn-color1", "#b26a00"),
-    Kind.PARTLY: ("◐", "--jp-warn-color1", "#b26a00"),
-    Kind.NOT_STARTED: ("○", "--jp-ui-font-color2", "#666666"),
-    Kind.SKIPPED: ("–", "--jp-ui-font-color2", "#666666"),
-    Kind.NOT_GRADABLE: ("!", "--jp-warn-color1", "#b26a00"),
+    Kind.RIGHT: _GOOD,
+    Kind.WASTEFUL: _HALF,
+    Kind.PARTLY: _HALF,
+    Kind.NOT_STARTED: _NONE,
+    Kind.SKIPPED: _NONE,
+    Kind.NOT_GRADABLE: _HALF,
 }
-_WRONG = ("✗", "--jp-error-color1", "#c62828")
-_CELL = "padding: 2px 10px 2px 0; text-align: left; vertical-align: top; border: none; background: none;"
+
+CSS = """
+.course-card { border-left: 5px solid #666; padding: 6px 12px; margin: 6px 0; background: #f5f5f5; color: #1a1a1a; }
+.course-card-good { border-color: #2e7d32; } .course-card-half { border-color: #b26a00; }
+.course-card-bad { border-color: #c62828; }
+.course-card ul { list-style: none; padding-left: 0; margin: 2px 0; }
+.course-card code { white-space: pre-wrap; }
+"""
 
 
-def _row(cells: list[str], head: bool = False) -> str:
-    tag = "th" if head else "td"
-    return "<tr>" + "".join(f'<{tag} style="{_CELL}">{cell}</{tag}>' for cell in cells) + "</tr>"
-
-
-def _fact_row(finding: Finding) -> str:
+def _fact(finding: Finding) -> str:
     if finding.ok:
-        mark = "✓ holds"
+        mark = "✓ holds:"
     elif not finding.seen:
-        mark = "– not reached"
+        mark = "○ not reached:"
     elif finding.spec.share is not None:
-        mark = "◐ costs points"
+        mark = "◐ costs points:"
     else:
-        mark = "✗ fails"
+        mark = "✗ fails:"
     cases = f" (case {', '.join(str(c + 1) for c in finding.cases)})" if finding.cases and finding.seen else ""
-    return _row([escape(mark), escape(finding.name + cases)])
+    return f"<li>{escape(f'{mark} {finding.name}{cases}')}</li>"
 
 
 def html(verdict: Verdict, hidden: bool = False) -> str:
     """The card. ``hidden`` leaves expected values out, as :func:`message.lines` does."""
-    sign, variable, fallback = _SIGNS.get(verdict.kind, _WRONG)
+    sign, name, variable, fallback = _SIGNS.get(verdict.kind, _BAD)
     head, *body = message.lines(verdict, hidden)
     rows = []
     for line in body:
         label, _, content = line.partition(":")
-        rows.append(_row([f"<b>{escape(label)}</b>", f"<code>{escape(content.strip())}</code>"]))
-    table = f'<table style="border: none; margin: 4px 0;">{"".join(rows)}</table>' if rows else ""
+        rows.append(f"<div><b>{escape(label)}:</b> <code>{escape(content.strip())}</code></div>")
     facts = ""
     if verdict.findings:
         held = sum(f.ok for f in verdict.findings)
-        inner = "".join(_fact_row(f) for f in verdict.findings)
-        facts = (
-            f'<details style="margin-top: 4px;"><summary>{held} of {len(verdict.findings)} facts hold</summary>'
-            f'<table style="border: none; margin: 4px 0;">{inner}</table></details>'
-        )
-    notes = "".join(f'<div style="margin-top: 4px;">Note: {escape(r)}</div>' for r in verdict.remarks)
+        count = f"{held} of {len(verdict.findings)} facts hold"
+        listed = "".join(_fact(f) for f in verdict.findings)
+        items = f'<ul style="list-style: none; padding-left: 0; margin: 2px 0;">{listed}</ul>'
+        # A fold for the notebook; the sanitiser of the feedback knows no <details>.
+        facts = f"<div>{count}</div>{items}" if hidden else f"<details><summary>{count}</summary>{items}</details>"
+    notes = "".join(f"<div>Note: {escape(remark)}</div>" for remark in verdict.remarks)
     style = (
         f"border-left: 5px solid var({variable}, {fallback}); padding: 6px 12px; margin: 6px 0; "
-        "background: var(--jp-layout-color2, #f5f5f5); color: var(--jp-content-font-color1, #1a1a1a); "
-        "font-size: 14px; max-width: 60em;"
+        "background: var(--jp-layout-color2, #f5f5f5); color: var(--jp-content-font-color1, #1a1a1a); max-width: 60em;"
     )
     return (
-        f'<div style="{style}" role="status"><div><b>{escape(sign)} {escape(head)}</b></div>{table}{facts}{notes}</div>'
+        f'<div class="course-card course-card-{name}" style="{style}">'
+        f"<div><b>{escape(sign)} {escape(head)}</b></div>{''.join(rows)}{facts}{notes}</div>"
     )
