@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-import numpy as np
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
-from course_utils.observe import exercise
+import cv2
+import numpy as np
+import torch
+
+from course_utils.meter import storage_bytes
+from course_utils.observe import NotStarted, attempt, describe, exercise
 
 SECTION = "tensor_costs"
 
@@ -22,12 +31,13 @@ SECTION = "tensor_costs"
 )
 def bgr_to_batch(answer, case, see):
     """Images as OpenCV reads them, (H, W, 3) uint8 BGR, become one batch (N, 3, H, W) float32 RGB in [0, 1]."""
-    height, width = case.sizes(2, 40, 60)
-    images = case.bgr_images(3, height, width)
+    height, width = case.sizes(2, 26, 40)
+    images = case.bgr_images(8 - 3 * case.index, height, width)
     before = [image.copy() for image in images]
     batch = answer(images)
+    unchanged = all(np.array_equal(a, b) for a, b in zip(images, before, strict=True))
     with see.memory(numpy=True) as used:
-        answer(images)  # the second call: the first may import, and imports are no bytes of the answer
+        answer(before)  # the second call: the first may import, and imports are no bytes of the answer
     see.form(
         batch,
         why="A model takes one float32 tensor with the channels before height and width.",
@@ -50,22 +60,1148 @@ def bgr_to_batch(answer, case, see):
     )
     see(
         "inputs left as they were",
-        all(np.array_equal(a, b) for a, b in zip(images, before, strict=True)),
-        why="from_numpy shares memory: an in-place step on the tensor changes the caller's image.",
-        fix="Copy or convert the dtype before the first in-place operation.",
+        unchanged,
+        why="An image was rewritten in place: the caller's picture has changed, too.",
+        fix="Reverse the channels out of place, or in the copy that you make anyway.",
     )
     see(
         "bytes at peak",
         used.peak,
         at_most=True,
-        slack=0.35,
+        slack=0.6,  # a uint8 copy or two of the batch are fine, a second float32 batch is not
         allowance=16_384,
-        why="Several whole copies of the batch were alive at once.",
-        fix="Convert image by image into one preallocated result; divide with div_.",
+        why="Two float32 tensors of the size of the batch were alive at once.",
+        fix="Change the layout while the values are uint8; divide in place: div_.",
+    )
+
+
+# ---------------------------------------------------------------------------------------- creation and sharing
+_CREATION_ROWS = {
+    "torch.tensor(a)": "array",
+    "torch.from_numpy(a)": "array",
+    "torch.as_tensor(a)": "array",
+    "torch.as_tensor(a, dtype=torch.float32)": "array",
+    "torch.tensor([1, 2, 3])": "list",
+    "torch.Tensor([1, 2, 3])": "list",
+    "torch.as_tensor(t)": "tensor",
+    "t.float()": "tensor",
+    "t.to(torch.float64)": "tensor",
+    "t.numpy()": "tensor",
+    "torch.zeros_like(u)": "pattern",
+    "torch.full((2, 3), 255)": "number",
+}
+_CREATION_ADVICE = {
+    "array": (
+        "Some calls wrap the array's own memory, others read it into new memory.",
+        "Run it, set a[0] = 9, look at the result; then print the result's dtype.",
+    ),
+    "list": (
+        "A list has no buffer to wrap; and who chooses the dtype, list or class?",
+        "Run it, then again with [1., 2., 3.]; compare the two dtypes.",
+    ),
+    "tensor": (
+        "A call copies where it has to convert something. Does this one have to?",
+        "Run it, set t[0] = 9, look at the result; then print the result's dtype.",
+    ),
+    "pattern": (
+        "Is u read for its numbers here, or only for what it is like?",
+        "Run it, set u[0, 0] = 9, look at the result; then print its dtype.",
+    ),
+    "number": (
+        "Nothing is there to share; and the dtype is taken from the number given.",
+        "Run it with 255 and with 255.0; compare the two dtypes.",
+    ),
+}
+_DTYPE_ALIASES = {"float": "float32", "double": "float64", "half": "float16", "long": "int64", "int": "int32"}
+_UNREADABLE = 'an entry in another form than ("copies", torch.float32)'
+
+
+def _prediction(entry: Any) -> str:
+    """A table entry as ``"shares, float64"``, however it was spelt: a tuple, a list or a text; any kind of dtype."""
+    if entry is None:
+        return "no prediction"
+    if isinstance(entry, str):
+        entry = entry.split(",")
+    if not isinstance(entry, (tuple, list)) or len(entry) != 2 or not isinstance(entry[0], str):
+        return _UNREADABLE
+    word, dtype = entry[0].strip().lower(), entry[1]
+    memory = "shares" if word.startswith("shar") else "copies" if word.startswith(("cop", "own")) else ""
+    if isinstance(dtype, (str, torch.dtype)):
+        name = str(dtype).strip().lower().rpartition(".")[2]
+        name = _DTYPE_ALIASES.get(name, name)
+    else:
+        try:
+            name = np.dtype(dtype).name
+        except TypeError:
+            name = ""
+    return f"{memory}, {name}" if memory and name else _UNREADABLE
+
+
+@exercise(
+    section=SECTION,
+    points=3,
+    minutes=8,
+    difficulty=1,
+    cases=1,
+    hints=(
+        "Ask two things of every call: where do the numbers live afterwards, and who chose the dtype?",
+        "A call can only share what has a buffer already (an array, a tensor), and only if no dtype has to change.",
+        "tensor and Tensor always make new memory. from_numpy never does. as_tensor, to and float do if they must.",
+    ),
+)
+def predict_creation(answer, case, see):
+    """Predict of twelve creation calls whether the result copies or shares memory, and which dtype it gets."""
+    see.form(
+        answer if not isinstance(answer, dict) else "a dictionary",
+        name="type of the table",
+        why="The predictions are read from a dictionary: call -> prediction.",
+        fix="Keep the table as it was handed out, and replace each None.",
+    )
+    table = answer if isinstance(answer, dict) else {}
+    if isinstance(answer, dict) and all(table.get(call) is None for call in _CREATION_ROWS):
+        raise NotStarted
+    for call, source in _CREATION_ROWS.items():
+        why, fix = _CREATION_ADVICE[source]
+        see(call, _prediction(table.get(call)), share=1 / len(_CREATION_ROWS), why=why, fix=fix)
+
+
+@exercise(
+    section=SECTION,
+    points=3,
+    minutes=15,
+    difficulty=3,
+    hints=(
+        "data_ptr() is where a tensor's first element lies. Which method tells of the whole block behind it?",
+        "Tensor: untyped_storage() has data_ptr() and nbytes(). Array: follow .base as long as it is an array.",
+        "Give both blocks as (first byte, one past the last): they share if max(starts) < min(ends). "
+        "np.lib.array_utils.byte_bounds(owner) gives it for an array.",
+    ),
+)
+def shares_storage(answer, case, see):
+    """Tell whether two tensors or arrays are parts of the same block of memory."""
+    rows, columns = case.sizes(2, 5, 9)
+    # CPU tensors on every machine: half of the pairs are arrays, and those live nowhere else.
+    array = case.array(rows, columns)
+    tensor = torch.from_numpy(case.array(rows, columns))
+    trained = torch.from_numpy(case.array(columns)).requires_grad_()
+    cut = case.integer(1, rows - 2)
+    see.form(
+        "bool" if isinstance(result := answer(tensor, array), (bool, np.bool_)) else result,
+        why="The question has a yes or a no for an answer.",
+        fix="Return True or False, not a tensor, a number or an address.",
+    )
+
+    def ask(name: str, a: Any, b: Any, why: str, fix: str, share: float | None = None) -> None:
+        if case.index:  # the order of the two must not matter
+            a, b = b, a
+        see(name, bool(answer(a, b)), why=why, fix=fix, share=share)
+
+    why = "A view reads the block that another tensor has; only the start differs."
+    fix = "data_ptr() is the first element; ask the storage where the block is."
+    ask("a tensor and its transpose", tensor, tensor.t(), why, fix)
+    ask("a tensor and a later slice", tensor, tensor[cut:], why, fix)
+    ask("a tensor and an expanded row", tensor, tensor[cut : cut + 1].expand(3, columns), why, fix)
+    ask("a tensor and its bytes read as int32", tensor, tensor[:, 1:].view(torch.int32), why, fix)
+    ask("a trainable tensor and its detach()", trained, trained.detach()[1:], why, fix)
+    why = "Both are parts of one block, though no element belongs to both."
+    fix = "Compare the blocks that the two were cut from, not their own elements."
+    ask("two disjoint slices of a tensor", tensor[:cut], tensor[cut:], why, fix)
+    ask("two disjoint slices of an array", array[:cut], array[cut:], why, fix)
+    ask("an array slice, the tensor's slice", tensor.numpy()[cut:], tensor[:cut], why, fix)
+    why = "from_numpy wraps the array's memory: one block, seen from two libraries."
+    fix = "Find the block of an array, too: .base leads to the array that owns it."
+    ask("an array and its from_numpy", array, torch.from_numpy(array), why, fix)
+    ask("an array slice and the from_numpy of the whole", array[cut:, ::2], torch.from_numpy(array), why, fix)
+    ask("a flipped array and the from_numpy of the whole", array[::-1], torch.from_numpy(array), why, fix)
+    ask("two from_numpy of one array", torch.from_numpy(array), torch.from_numpy(array), why, fix)
+    ask(
+        "an array and the from_numpy of a slice",
+        array,
+        torch.from_numpy(array[cut:]),
+        "The tensor's storage begins in the middle of the array's block.",
+        "Compare ranges, first byte to last, instead of first bytes alone.",
+        share=0.2,
+    )
+    why = "The two have memory of their own, though the numbers may be equal."
+    fix = "Compare where the numbers lie, not the numbers, the shapes or a history."
+    ask("a tensor and its clone", tensor, tensor.clone(), why, fix)
+    ask("a tensor and its transpose reshaped", tensor, tensor.t().reshape(-1), why, fix)
+    ask("a tensor and an indexed copy", tensor, tensor[[0, cut]], why, fix)
+    ask("an array and torch.tensor of it", array, torch.tensor(array), why, fix)
+    ask("two slices of two arrays", array[cut:], array.copy()[cut:], why, fix)
+    ask(
+        "two empty tensors",
+        torch.empty(0),
+        torch.empty(0, 3),
+        "Two that own no byte have an address of 0: equal, and it means nothing.",
+        "Ask for at least one common byte.",
+        share=0.2,
+    )
+    ask(
+        "a tensor and an empty slice of it",
+        tensor,
+        tensor[:0],
+        "An empty slice has no element but still holds the whole block.",
+        "Ask about the storage, not about the number of elements.",
+        share=0.2,
+    )
+
+
+def _awkward_arrays(case: Any, folder: Path) -> Iterator[tuple[str, np.ndarray, str, str]]:
+    """Arrays that from_numpy takes, refuses or should not have taken: kind, array, why and fix for sharing."""
+    rows, columns = case.sizes(2, 4, 9)
+    dtype = ("float64", "int16")[case.index % 2]
+    new = lambda *shape: case.array(*shape, dtype=dtype)  # noqa: E731
+
+    why, fix = (
+        "Nothing stood in the way of sharing, and a copy was made.",
+        "Copy only after you have found a reason to; contiguity is none.",
+    )
+    yield "plain array", new(rows, columns), why, fix
+    yield "every other column", new(rows, 2 * columns)[:, ::2], why, fix
+    yield "transposed array", new(rows, columns).T, why, fix
+
+    why, fix = (
+        "A tensor cannot be read-only: a write to it would go through.",
+        "Look at array.flags.writeable before you share, and leave it as it is.",
+    )
+    locked = new(rows, columns)
+    locked.flags.writeable = False
+    yield "read-only array", locked, why, fix
+    if case.index:
+        yield "read-only, flipped array", locked[::-1], why, fix
+    yield "broadcast array", np.broadcast_to(new(columns), (rows, columns)), why, fix
+    path = folder / "pixels.bin"
+    new(rows, columns).tofile(path)
+    yield "memmap opened with mode 'r'", np.memmap(path, dtype, "r", shape=(rows, columns)), why, fix
+
+    why, fix = (
+        "torch cannot use this memory as it is, so a copy is right.",
+        "Give the tensor memory of its own: native byte order, plain strides.",
+    )
+    yield "flipped array", new(rows, columns)[:, ::-1], why, fix
+    yield "flipped axis of length 1", new(rows, 1)[:, ::-1], why, fix
+    yield "foreign byte order", new(rows, columns).astype(np.dtype(dtype).newbyteorder("S")), why, fix
+    records = np.zeros(rows, dtype=[("label", "u1"), ("value", dtype)])
+    records["value"] = new(rows)
+    yield "field of a record array", records["value"], why, fix
+
+
+@exercise(
+    section=SECTION,
+    points=3,
+    minutes=12,
+    difficulty=2,
+    hints=(
+        "List what torch refuses (it raises) and what it takes although it should not (it only warns).",
+        "array.flags.writeable, array.dtype.isnative and array.strides tell everything.",
+        "np.array(array, dtype=array.dtype.newbyteorder('='), order='C') is a clean copy, whatever the array was.",
+    ),
+)
+def wrap_or_copy(answer, case, see):
+    """Turn an array into a tensor that shares its memory where that is safe, and has a copy where it is not."""
+    with TemporaryDirectory() as folder:
+        for kind, array, why, fix in _awkward_arrays(case, Path(folder)):
+            before, writeable = np.array(array), array.flags.writeable
+            result = answer(array)
+            see.form(
+                result,
+                name=f"{kind}: type",
+                why="The tensor is to have the dtype and the shape of the array.",
+                fix="Change the byte order or the memory, never the dtype or the shape.",
+            )
+            see(
+                f"{kind}: values",
+                result,
+                why="The tensor is to hold the array's numbers, in the array's order.",
+                fix="Copy with NumPy: it knows about strides and byte order.",
+            )
+            # Sharing is read off addresses. A write would tell as well, but through a mapped read-only file it
+            # ends the process.
+            see(f"{kind}: shares memory", np.may_share_memory(result.detach().numpy(), array), why=why, fix=fix)
+            see(
+                f"{kind}: left as it was",
+                array.flags.writeable == writeable and np.array_equal(array, before),
+                why="The caller's array was unlocked or rewritten: others rely on it.",
+                fix="Leave array as it is; change a copy.",
+            )
+    see(
+        "an array of texts is refused",
+        attempt(answer, np.array(["cat", "dog"])),
+        any_error=True,
+        share=0.1,
+        why="There is no dtype for texts: silence would hide the caller's mistake.",
+        fix="Let the TypeError of torch pass.",
+    )
+
+
+@exercise(
+    section=SECTION,
+    points=2,
+    minutes=8,
+    difficulty=1,
+    hints=(
+        "Try arange(0, 10, 0.5): is 10 among the values? Count them.",
+        "How many whole steps fit between start and end, and what happens to a rest?",
+        "A rest still gives one more value, an exact hit gives none: round (end - start) / step up.",
+    ),
+)
+def arange_length(answer, case, see):
+    """Tell how many values torch.arange(start, end, step) has, without making them."""
+    start, n, m = case.integer(-9, 9), case.integer(6, 12), case.integer(3, 5)
+
+    def count(*triples: tuple[float, float, float]) -> dict[str, Any]:
+        return {f"arange({a}, {b}, {step})": answer(a, b, step) for a, b, step in triples}
+
+    see.form(
+        answer(start, start + n * 0.25, 0.25),
+        why="A length is an int, with floats for start, end and step as well.",
+        fix="math.ceil gives an int; NumPy's ceil gives a float.",
+    )
+    see(
+        "whole steps",
+        count((start, start + n, 1), (0, n * 0.5, 0.5), (start, start + n * m, m)),
+        why="The end itself is not among the values.",
+        fix="Count by hand for arange(0, 2, 1), where the end is hit exactly.",
+        clues=["off_by_one"],
+    )
+    see(
+        "a last step that is cut short",
+        count((start, start + n * m + 1, m), (start, start + n * m + m - 1, m), (0, n + 0.25, 0.5), (2, 5, 10)),
+        why="A rest shorter than a step still holds one more value.",
+        fix="Count by hand for arange(0, 5, 2), and for arange(0, 1, 10).",
+        clues=["off_by_one"],
+    )
+    see(
+        "negative step",
+        count((n, start - 10, -1), (n * m, 0, -m), (n * m + 1, 0, -m), (0.25, -n, -0.5)),
+        why="A negative step goes down, and the same rule holds.",
+        fix="Count by hand for arange(5, 0, -2): 5, 3, 1.",
+        clues=["off_by_one"],
+    )
+    see(
+        "start equals end",
+        count((n, n, m), (1.5, 1.5, -0.5)),
+        why="Nothing lies between start and end, and the end is left out.",
+        fix="Return 0 here, without a special case if your formula is right.",
+    )
+    see(
+        "steps that floats cannot hold",
+        count((1, 1.3, 0.1), (0.6, 0.9, 0.1), (0, 1, 0.1), (0, 0.3, 0.1)),
+        share=0.2,
+        why="0.1 is not exactly a tenth; torch rounds the quotient up as it is.",
+        fix="Compute (end - start) / step in floats, once; add or round nothing.",
+    )
+    see(
+        "step 0 and a step away from the end",
+        [attempt(answer, 0, n, 0), attempt(answer, 0, n, -1), attempt(answer, n, 0, 0.5)],
+        any_error=True,
+        share=0.2,
+        why="torch.arange raises here: no number is a right length.",
+        fix="Raise a ValueError that says what is wrong with the step.",
+    )
+    with see.memory(numpy=True) as used:
+        answer(0, 500_000, 0.5)
+    see(
+        "bytes at peak",
+        used.peak,
+        at_most=True,
+        allowance=65_536,
+        why="The values were made in order to count them.",
+        fix="A length follows from the three numbers alone.",
+    )
+
+
+@exercise(
+    section=SECTION,
+    points=2,
+    minutes=6,
+    difficulty=1,
+    hints=(
+        "Print zeros_like(x) for an x that requires a gradient. Which of its properties were taken over?",
+        "An optimizer needs a leaf that requires grad. What does an operation on x make of its result?",
+        "zeros_like takes requires_grad as an argument.",
+    ),
+)
+def zeros_for_training(answer, case, see):
+    """Make zeros like x that an optimizer can train."""
+    if case.index:
+        base = case.tensor(*case.sizes(4, 2, 6), dtype=torch.float64, requires_grad=True)
+        x = (base * 2).contiguous(memory_format=torch.channels_last)
+    else:
+        x = case.tensor(*case.sizes(3))
+        x[1, 0, 2] = torch.inf  # what training that diverged leaves behind
+    before, trainable = x.detach().clone(), x.requires_grad
+    result = answer(x)
+    see.form(
+        result,
+        why="The zeros are to have the shape, the dtype and the device of x.",
+        fix="Take all of them from x: a function that ends in _like does.",
+    )
+    see(
+        "values",
+        result,
+        why="Some values are not 0.",
+        fix="Do not compute the zeros from x: inf times 0 is nan.",
+    )
+    see(
+        "requires grad",
+        result.requires_grad,
+        why="zeros_like takes over shape, dtype, device, layout; not requires_grad.",
+        fix="Say so: requires_grad=True.",
+    )
+    see(
+        "is a leaf",
+        result.is_leaf,
+        why="The zeros were computed from x: backward fills .grad of leaves only.",
+        fix="Make new zeros instead of working on x.",
+    )
+    see(
+        "x left as it was",
+        [torch.equal(x.detach(), before), x.requires_grad == trainable],
+        why="x was written into or switched: a name that ends in _ works in place.",
+        fix="Make new zeros; only read the properties of x.",
+    )
+    see(
+        "strides as those of x",
+        result.stride() == x.stride(),
+        share=0.2,
+        why="x lies in memory channels last, the zeros do not.",
+        fix="zeros_like keeps the memory format; new_zeros and zeros do not.",
+    )
+
+
+# ------------------------------------------------------------------------------------------------------ strides
+def _whole_numbers(value: Any) -> Any:
+    """A tuple or list of whole numbers as a list of int, so that NumPy's ints do as well; else the value."""
+    if isinstance(value, (tuple, list)) and all(isinstance(v, (int, np.integer)) for v in value):
+        return [int(v) for v in value]
+    return value
+
+
+@exercise(
+    section=SECTION,
+    points=2,
+    minutes=10,
+    difficulty=2,
+    hints=(
+        "What are the strides of torch.empty(2, 3, 4)? How many elements lie between two rows?",
+        "First the strides before permute: the product of all sizes further right. Then move them with their axes.",
+        "permute(order) puts axis order[i] at place i, with its size and its stride.",
+    ),
+)
+def strides_after(answer, case, see):
+    """Compute the strides, in elements, that a contiguous tensor has after permute(order)."""
+    a, b, c, d = case.sizes(4, 2, 7)
+
+    def strides(*questions: tuple[tuple[int, ...], tuple[int, ...]]) -> dict[str, Any]:
+        return {f"{shape}, permute{order}": _whole_numbers(answer(shape, order)) for shape, order in questions}
+
+    first = _whole_numbers(answer((a, b, c), (0, 1, 2)))
+    see.form(
+        f"{len(first)} whole numbers" if isinstance(first, list) else first,
+        why="Every axis has one stride, a whole number of elements.",
+        fix="Return a tuple of int, as tensor.stride() does.",
+    )
+    see(
+        "before any permute",
+        strides(((a, b, c), (0, 1, 2)), ((d, a), (0, 1)), ((c,), (0,))),
+        why="The last axis has stride 1; each other one jumps over all to its right.",
+        fix="Write down by hand the strides of shape (2, 3, 4): 12, 4, 1.",
+    )
+    see(
+        "after permute",
+        strides(((a, b, c), (1, 2, 0)), ((a, b, c), (2, 0, 1)), ((b, d, a, c), (0, 2, 3, 1)), ((d, a), (1, 0))),
+        why="Each axis takes its stride along; no number in memory moves.",
+        fix="Strides first, from the shape as it was; then put them in the order.",
+    )
+    see(
+        "axes of length 1",
+        strides(((a, 1, c), (1, 2, 0)), ((1, b, 1, d), (3, 0, 2, 1))),
+        why="An axis of length 1 has a stride, too, by the same rule.",
+        fix="Do not drop any axis.",
+    )
+    see(
+        "order counted from the end",
+        strides(((a, b, c), (-1, 0, 1)), ((a, b, c, d), (0, -1, -3, -2))),
+        share=0.15,
+        why="permute(-1, 0, 1) puts the last axis first.",
+        fix="Index with the numbers of order; Python counts from the end, too.",
+    )
+    see(
+        "an axis of length 0",
+        strides(((a, 0, c), (0, 1, 2)), ((0, b, c), (2, 0, 1))),
+        share=0.15,
+        why="torch counts a length of 0 as 1 where it computes strides.",
+        fix="Look at torch.empty(2, 0, 3).stride().",
+    )
+    with see.memory(numpy=True) as used:
+        answer((40, 50, 60), (2, 0, 1))
+    see(
+        "bytes at peak",
+        used.peak,
+        at_most=True,
+        allowance=65_536,
+        why="A tensor or an array was made in order to read its strides.",
+        fix="Compute them from shape and order alone.",
+    )
+
+
+@exercise(
+    section=SECTION,
+    points=3,
+    minutes=18,
+    difficulty=3,
+    hints=(
+        "view needs no contiguous tensor. It needs steps: which axes can be walked through with one step size?",
+        "Axes i and i+1 can be merged if stride[i] == shape[i+1] * stride[i+1]. Any axis may be split. Leave out 1s.",
+        "Merge the old axes into as few runs as possible; then the new sizes must fill run after run exactly.",
+    ),
+)
+def can_view(answer, case, see):
+    """Tell whether view(new_shape) works on a tensor of this shape and stride."""
+    a, b, c = case.sizes(3, 2, 6)
+    k = case.choice(2, 3)
+    block, wide = torch.empty(k * a, b, c), torch.empty(a, b, 2 * c)
+    swapped, last_first = block.transpose(0, 1), block.permute(2, 0, 1)
+
+    def ask(*questions: tuple[torch.Tensor, tuple[int, ...]]) -> dict[str, Any]:
+        seen = {}
+        for tensor, new_shape in questions:
+            shape, stride = tuple(tensor.shape), tensor.stride()
+            said = answer(shape, stride, new_shape)
+            seen[f"{shape} {stride} to {new_shape}"] = bool(said) if isinstance(said, np.bool_) else said
+        return seen
+
+    see.form(
+        "bool" if isinstance(said := answer((a, b), (b, 1), (b, a)), (bool, np.bool_)) else said,
+        why="The question has a yes or a no for an answer.",
+        fix="Return True or False.",
+    )
+    see(
+        "contiguous",
+        ask((block, (k, a, b * c)), (block, (k * a * b * c,)), (block, (b, k * a, c)), (block[1:], (c, b, k * a - 1))),
+        why="A contiguous tensor can be viewed as any shape of as many elements.",
+        fix="All axes merge into one run here, and any sizes can fill it.",
+    )
+    see(
+        "other numbers of elements",
+        ask((block, (k * a, b, c + 1)), (block, (k * a, b)), (last_first, (c + 1, k * a, b)), (block, ())),
+        why="A view has exactly as many elements as its tensor.",
+        fix="Compare the products of the sizes first.",
+    )
+    see(
+        "axes that cannot be merged",
+        ask(
+            (swapped, (b * k * a, c)),
+            (last_first, (c * k * a, b)),
+            (block.permute(0, 2, 1), (k * a, b, c)),
+            (wide[:, :, :c], (a, b * c)),
+            (block[:, :1], (k * a * c,)),
+        ),
+        why="One step size has to walk through the merged axis; here it takes two.",
+        fix="Compare the outer stride with the inner size times the inner stride.",
+    )
+    see(
+        "not contiguous, and yet",
+        ask(
+            (swapped, (b, k * a, c)),
+            (swapped, (b, k, a, c)),
+            (last_first, (c, k * a * b)),
+            (block.permute(1, 2, 0), (b * c, k * a)),
+            (wide[:, :, :c], (a * b, c)),
+            (wide[:, :, ::2], (a * b * c,)),
+        ),
+        why="view asks for strides that fit, not for a contiguous tensor.",
+        fix="Ask only about those neighbours that the new shape merges.",
+    )
+    see(
+        "axes of length 1",
+        ask(
+            (torch.empty_strided((a, 1, c), (c, 7 * c, 1)), (a * c,)),
+            (torch.empty(c, 1).t(), (c,)),
+            (block[:, :1], (1, k * a, 1, c, 1)),
+            (swapped, (b, 1, k, a, 1, c)),
+            (torch.empty(()), (1, 1)),
+        ),
+        why="An axis of length 1 is never stepped along: its stride says nothing.",
+        fix="Leave the 1s out of both shapes before you compare anything.",
+    )
+    see(
+        "expanded",
+        ask(
+            (torch.empty(a, 1, c).expand(a, b, c), (a * b, c)),
+            (torch.empty(a, 1, c).expand(a, b, c), (a, b * c)),
+            (torch.empty(1).expand(a, b), (b, a)),
+            (torch.empty(c).expand(a, b, c), (b, a, c)),
+        ),
+        why="expand gives stride 0; the rule for merging holds for 0, too.",
+        fix="Use the rule as it stands: no special case for stride 0.",
+    )
+    see(
+        "no elements",
+        ask((torch.empty(0, b, c).transpose(0, 2), (b, 0, a)), (block[:, :0].transpose(0, 2), (0,))),
+        share=0.15,
+        why="Without elements no step is ever made: any view without elements works.",
+        fix="Answer for a length of 0 before you look at strides.",
+    )
+    with see.memory(numpy=True) as used:
+        answer((200, 300), (1, 200), (60_000,))
+    see(
+        "bytes at peak",
+        used.peak,
+        at_most=True,
+        allowance=65_536,
+        why="A tensor was made in order to try view on it.",
+        fix="The answer follows from the three tuples alone.",
     )
 
 
 # ==== end of part A ====
 
 
-# ==== end of part B ====
+# ------------------------------------------------------------------------------------------------ views and layout
+def _without_copy(x: torch.Tensor, y: Any) -> str:
+    """What ``y`` is to ``x``, told without reading a value: a view or a copy, and how it steps through memory."""
+    if not isinstance(y, torch.Tensor) or y.ndim != 1:
+        return describe(y)
+    if y.data_ptr() != x.data_ptr():
+        return f"a copy, length {y.numel()}"
+    return f"a view, length {y.numel()}" + (f", stride {y.stride(0)}" if y.numel() > 1 else "")
+
+
+def _copied(x: torch.Tensor, y: torch.Tensor) -> str:
+    return "no copy" if y.data_ptr() == x.data_ptr() else "a copy"
+
+
+@exercise(
+    section=SECTION,
+    points=2,
+    minutes=8,
+    difficulty=2,
+    hints=(
+        "Three methods flatten a tensor. Which of them copies when it must, and which never does?",
+        "is_contiguous() asks a narrower question: some tensors with gaps still step through memory evenly.",
+        "view works exactly where the strides allow it, and raises elsewhere. One call is the whole answer.",
+    ),
+)
+def flatten_without_copy(answer, case, see):
+    """A tensor becomes a 1-D view of the same memory; where that would need a copy, an error is raised."""
+    n, height, width = case.sizes(3, 3, 8)
+    x = case.tensor(n, height, 2 * width, dtype=(torch.float32, torch.int64)[case.index % 2])
+    flat = answer(x)
+    see.form(
+        flat,
+        why="A flat tensor has one axis that holds all the elements.",
+        fix="Ask for a single axis, and let -1 stand for its length.",
+    )
+    see(
+        "a contiguous input",
+        _without_copy(x, flat),
+        why="This tensor lies in memory without gaps: a view of it is possible.",
+        fix="Do not clone: the result must start at the address of the input.",
+    )
+    see(
+        "values",
+        flat,
+        why="The elements must keep their order, row after row.",
+        fix="Only the shape changes: no axis has to move.",
+    )
+    see(
+        "input left as it was",
+        f"{describe(x)}, strides {x.stride()}",
+        why="The tensor of the caller has another shape or other strides now.",
+        fix="Names that end in _ change the tensor itself: take one that does not.",
+    )
+    x = case.tensor(n, height, 2 * width)  # a fresh one, whatever became of the first
+    impossible = {
+        "transposed": x.transpose(1, 2),
+        "first half of each row": x[..., :width],
+        "every row repeated": x[:, :1].expand(n, height, 2 * width),
+    }
+    with see.memory() as used:
+        outcomes = {name: attempt(answer, view) for name, view in impossible.items()}
+    see(
+        "a copy is refused",
+        {
+            name: "an error" if outcome.raised else _without_copy(impossible[name], outcome.value)
+            for name, outcome in outcomes.items()
+        },
+        why="No single stride walks this tensor in order, so it cannot be a view.",
+        fix="reshape, flatten, ravel and contiguous copy without a word: view raises.",
+    )
+    possible = {
+        "one column": x[1, :, 1],
+        "even columns": x[..., ::2],
+        "one number repeated": x[:1, :1, :1].expand(n, height, width),
+    }
+    see(
+        "gaps, and still a view",
+        {
+            name: outcome if outcome.raised else _without_copy(view, outcome.value)
+            for name, view in possible.items()
+            for outcome in [attempt(answer, view)]
+        },
+        share=0.35,
+        why="Not contiguous, yet one stride reaches all elements in order.",
+        fix="Do not ask is_contiguous(): try the view, and let it raise.",
+    )
+    see(
+        "unusual shapes",
+        {
+            name: outcome if outcome.raised else _without_copy(view, outcome.value)
+            for name, view in {"no axis": x[1, 1, 1], "empty": x[:0].transpose(0, 1), "size 1": x[:1, 1:2]}.items()
+            for outcome in [attempt(answer, view)]
+        },
+        share=0.15,
+        why="Tensors of every shape can come, also () and those without elements.",
+        fix="Do not count axes or unpack the shape: -1 works for every shape.",
+    )
+    see(
+        "bytes copied to refuse",
+        used.peak,
+        at_most=True,
+        share=0.25,
+        why="A whole copy was made, only to find out that one is needed.",
+        fix="Use a call that cannot copy: then there is nothing to find out.",
+    )
+
+
+@exercise(
+    section=SECTION,
+    points=2,
+    minutes=10,
+    difficulty=2,
+    hints=(
+        "Two things happen: the channels move to the end, and height and width become one axis. Which can a view do?",
+        "An axis is moved by permute, transpose or movedim only. reshape merges axes that are neighbours already.",
+        "features.flatten(2) merges height and width; transpose(1, 2) then puts the channels last.",
+    ),
+)
+def to_tokens(answer, case, see):
+    """Feature maps (N, C, H, W) become tokens (N, H*W, C): one vector of channels per position, row after row."""
+    n, channels, height, width = case.sizes(4, 2, 5)
+    if case.index % 2:  # a crop: neighbours in a row are still neighbours in memory, rows are not
+        features = case.tensor(n, channels, height + 2, width + 1)[..., 1:-1, :-1]
+    else:
+        features = case.tensor(n, channels, height, width)
+    before = features.tolist()
+    tokens = answer(features)
+    see.form(
+        tokens,
+        why="One row per position and one column per channel, for every image.",
+        fix="Merge height and width into one axis and put the channels last.",
+    )
+    see(
+        "values",
+        tokens,
+        why="Token h * W + w of image n is features[n, :, h, w].",
+        fix="Compare tokens[0, 1] with features[0, :, 0, 1].",
+        clues=["batch_items_mixed", "merged_in_other_order", "axes_swapped", "same_numbers_other_places"],
+    )
+    see(
+        "input left as it was",
+        {"form": describe(features), "values changed": features.tolist() != before},
+        why="The feature maps of the caller were changed.",
+        fix="Names that end in _ change the tensor itself: take one that does not.",
+    )
+
+
+@exercise(
+    section=SECTION,
+    points=2,
+    minutes=10,
+    difficulty=2,
+    hints=(
+        "Walk back along the way of to_tokens, in the opposite order.",
+        "First move the channels in front of the positions, then split the positions into height and width.",
+        "tokens.transpose(1, 2) gives (N, C, H*W). Split its last axis, with N and C spelled out, not as -1.",
+    ),
+)
+def from_tokens(answer, case, see):
+    """Tokens (N, H*W, C) become feature maps (N, C, height, width) again; a wrong height or width raises an error."""
+    n, channels, half, width = case.sizes(4, 2, 4)
+    height = 2 * half
+    if case.index % 2:  # as a vision transformer gives them: the class token in front is left out
+        tokens = case.tensor(n, 1 + height * width, channels)[:, 1:]
+    else:
+        tokens = case.tensor(n, height * width, channels)
+    before = tokens.tolist()
+    features = answer(tokens, height, width)
+    see.form(
+        features,
+        why="Feature maps are (N, C, height, width), as a convolution takes them.",
+        fix="Move the channels in front of the positions, then split the positions.",
+    )
+    see(
+        "values",
+        features,
+        why="features[n, :, h, w] is token h * W + w of image n.",
+        fix="Compare features[0, :, 0, 1] with tokens[0, 1].",
+        clues=["batch_items_mixed", "split_in_other_order", "axes_swapped", "same_numbers_other_places"],
+    )
+    see(
+        "input left as it was",
+        {"form": describe(tokens), "values changed": tokens.tolist() != before},
+        why="The tokens of the caller were changed.",
+        fix="Names that end in _ change the tensor itself: take one that does not.",
+    )
+    for name, wrong in (("half the height", (half, width)), ("a width too large", (height, width + 1))):
+        outcome = attempt(answer, tokens, *wrong)
+        see(
+            f"{name} is refused",
+            "an error" if outcome.raised else describe(outcome.value),
+            share=0.2,
+            why="height * width is not the number of tokens, and nothing was said.",
+            fix="Give every size by name: a -1 takes in whatever is left over.",
+        )
+
+
+@exercise(
+    section=SECTION,
+    points=2,
+    minutes=10,
+    difficulty=3,
+    hints=(
+        "The shape stays (N, C, H, W) in both layouts. Only the strides differ.",
+        "contiguous() without an argument means the layout (N, C, H, W). It takes a memory_format.",
+        "Pass memory_format=torch.channels_last or torch.contiguous_format to contiguous(): no copy if it holds already.",
+    ),
+)
+def as_layout(answer, case, see):
+    """The same values and shape (N, C, H, W), dense in memory in the layout asked for, and copied only if needed."""
+    n, channels, height, width = case.sizes(4, 2, 5)
+    last, first = torch.channels_last, torch.contiguous_format
+    plain = case.tensor(n, channels, height + 1, width)
+    tall = plain.contiguous(memory_format=last)
+    before = plain.tolist()
+    results = {"to channels_last": answer(plain, True), "back": answer(tall, False)}
+    see.form(
+        results["to channels_last"],
+        why="The axes keep their order (N, C, H, W): a layout changes strides only.",
+        fix="Look for memory_format: no axis has to be permuted by hand.",
+    )
+    for name, result in results.items():
+        see(
+            f"strides, {name}",
+            str(tuple(result.stride())),
+            why="The elements do not lie in memory in the order that was asked for.",
+            fix="Pass the memory_format last: a plain contiguous() afterwards undoes it.",
+        )
+        see(
+            f"values, {name}",
+            result,
+            why="A change of layout may not change a value.",
+            fix="Do not reshape: ask for the memory_format instead.",
+            clues=["axes_swapped", "same_numbers_other_places"],
+        )
+    see(
+        "input left as it was",
+        {
+            "values changed": plain.tolist() != before or tall.tolist() != before,
+            "strides": [str(plain.stride()), str(tall.stride())],
+        },
+        why="The tensor of the caller was changed.",
+        fix="Return another tensor; do not write into the one that you got.",
+    )
+    already = {"channels_last": (tall, True), "plain": (plain, False)}
+    see(
+        "no needless copy",
+        {k: _copied(x, answer(x, flag)) for k, (x, flag) in already.items()},
+        share=0.3,
+        why="The tensor had this layout already; the copy was for nothing.",
+        fix="contiguous(memory_format=...) returns the tensor itself where it can.",
+    )
+    crops = {"channels_last": (tall[:, :, 1:, 1:], True), "plain": (plain[:, :, 1:, 1:], False)}
+    dense = {k: answer(x, f).is_contiguous(memory_format=last if f else first) for k, (x, f) in crops.items()}
+    see(
+        "a crop",
+        {k: "dense in the layout" if ok else "not dense in the layout" for k, ok in dense.items()},
+        share=0.25,
+        why="The crop came back with its gaps: to() only looks at the axis order.",
+        fix="contiguous(memory_format=...) also closes the gaps.",
+    )
+
+
+# ------------------------------------------------------------------------------------------------ memory kept alive
+@exercise(
+    section=SECTION,
+    points=3,
+    minutes=15,
+    difficulty=3,
+    hints=(
+        "torch.cat needs all the batches alive beside the result. How many may be alive if the peak is the result?",
+        "The shape of the rows and the dtype are known with the first batch: allocate there, then fill as you go.",
+        "result = batch.new_empty(total, *batch.shape[1:]), then copy into result.narrow(0, at, len(batch)).",
+    ),
+)
+def assemble(answer, case, see):
+    """Batches that come one at a time are written into one preallocated tensor of ``total`` rows."""
+    channels, size = case.sizes(2, 4, 9)
+    dtype = (torch.float32, torch.int64)[case.index % 2]
+    lengths = [case.integer(2, 6) for _ in range(5)]
+    lengths[2 - 2 * (case.index % 2)] = 0  # an empty batch: the third one, or even the first
+    lengths.append(1 + 2 * (case.index % 2))
+    total = sum(lengths)
+    rows = case.tensor(total, channels, size, dtype=dtype)
+
+    def stream(source, lengths):
+        for batch in source.split(lengths):
+            # A fresh tensor, as a model returns it, and with other strides than the result will have.
+            yield batch.transpose(1, 2).clone(memory_format=torch.contiguous_format).transpose(1, 2)
+
+    result = answer(stream(rows, lengths), total)
+    see.form(
+        result,
+        why="All rows in one tensor, of the dtype and the row shape of the batches.",
+        fix="Take shape and dtype from the first batch: batch.new_empty(...).",
+    )
+    see(
+        "values",
+        result,
+        why="The rows of the batches must follow each other, each exactly once.",
+        fix="Keep a running position; the batches can be walked through only once.",
+        clues=["all_zero", "only_first_right", "same_numbers_other_places"],
+    )
+    for name, promised in (("too few rows", total + 2), ("too many rows", total - 1)):
+        outcome = attempt(answer, stream(rows, lengths), promised)
+        see(
+            f"{name}: an error",
+            "an error" if outcome.raised else describe(outcome.value),
+            share=0.15,
+            why="The batches do not hold total rows, and nothing was said.",
+            fix="Compare the running position with total, in the loop and after it.",
+        )
+    lengths = [case.integer(24, 36) for _ in range(12)]
+    rows = case.tensor(sum(lengths), 9, 13, dtype=dtype)
+    with see.memory(numpy=True) as used:
+        answer(stream(rows, lengths), sum(lengths))
+    see(
+        "bytes at peak",
+        used.peak,
+        at_most=True,
+        slack=0.25,
+        allowance=16_384,
+        why="Beside the result, its rows were alive once more: the peak is double.",
+        fix="Allocate once, copy batch by batch, and let go of each batch.",
+    )
+
+
+def _loaded(tensor: torch.Tensor) -> torch.Tensor:
+    """Saved and loaded again: the whole storage comes along, and no trace of the tensor that it was cut from."""
+    file = io.BytesIO()
+    torch.save(tensor, file)
+    file.seek(0)
+    return torch.load(file)
+
+
+@exercise(
+    section=SECTION,
+    points=1,
+    minutes=6,
+    difficulty=2,
+    hints=(
+        "A tensor is a window. What keeps the memory alive is the storage behind it.",
+        "tensor.nbytes counts the elements in the window. Ask the storage for its own number.",
+        "tensor.untyped_storage() has nbytes().",
+    ),
+)
+def bytes_kept_alive(answer, case, see):
+    """How many bytes of memory stay allocated as long as this tensor lives."""
+    rows, columns = case.sizes(2, 20, 40)
+    dtype = (torch.float32, torch.float64)[case.index % 2]
+    big = case.tensor(10 * rows, columns, dtype=dtype)
+    pixels = case.tensor(rows, columns, 3, dtype=torch.uint8)
+    whole = answer(big)
+    see.form(
+        whole,
+        why="A number of bytes is an int.",
+        fix="Return the number itself, no tensor and no text.",
+    )
+    see(
+        "a whole tensor",
+        {"numbers": whole, "pixels": answer(pixels)},
+        why="A whole tensor keeps its elements: their number times the item size.",
+        fix="Count bytes, not elements, and only the memory of the values.",
+    )
+    see(
+        "a part of a big tensor",
+        {"ten rows": answer(big[5:15]), "one column": answer(big[:, 3]), "one number": answer(big[7, 2])},
+        why="A view keeps its whole storage alive, not just the part that it shows.",
+        fix="Ask untyped_storage(), not the number of elements.",
+    )
+    see(
+        "an expanded row",
+        answer(case.tensor(columns, dtype=dtype).expand(10 * rows, columns)),
+        share=0.25,
+        why="expand repeats by a stride of 0: no memory is added.",
+        fix="Ask untyped_storage(), not the number of elements.",
+    )
+    see(
+        "empty or loaded",
+        {"big[:0]": answer(big[:0]), "empty": answer(big.new_empty(0)), "loaded": answer(_loaded(big[5:15]))},
+        share=0.25,
+        why="Only the storage knows: a view may be empty, or know no base.",
+        fix="Ask untyped_storage() in every case, without exceptions.",
+    )
+
+
+@exercise(
+    section=SECTION,
+    points=2,
+    minutes=10,
+    difficulty=2,
+    hints=(
+        "When is a tensor already as small as it can be? Compare its storage with its own elements.",
+        "contiguous() returns the tensor itself when it has no gaps, and a slice of rows has none. What always copies?",
+        "If the storage has more bytes than tensor.nbytes, return tensor.clone(); else return the tensor.",
+    ),
+)
+def compact(answer, case, see):
+    """The same tensor with no more memory behind it than its elements need; it is copied only if that frees memory."""
+    rows, columns = case.sizes(2, 20, 40)
+    big = case.tensor(10 * rows, columns, dtype=(torch.float32, torch.float64)[case.index % 2])
+    parts = {"ten rows": big[5:15], "every fourth column": big[:rows, ::4], "transposed part": big[: rows - 1].t()}
+    small = {name: answer(part) for name, part in parts.items()}
+    see.form(
+        list(small.values()),
+        why="Shape and dtype stay as they are; only the memory behind them shrinks.",
+        fix="Copy the tensor as it is: no list, no other dtype.",
+    )
+    see(
+        "bytes kept by a part",
+        {name: storage_bytes(tensor) for name, tensor in small.items()},
+        why="The part still holds the storage of the big tensor.",
+        fix="A part without gaps is contiguous already; only a real copy helps.",
+    )
+    see(
+        "bytes of the big tensor",
+        storage_bytes(big),
+        why="The storage of the big tensor was cut: its other views are broken now.",
+        fix="Leave the storage alone; make a small tensor of your own.",
+    )
+    see(
+        "values",
+        small,
+        why="The values must stay as they are.",
+        fix="Copy the tensor as it is.",
+        clues=["axes_swapped", "same_numbers_other_places"],
+    )
+    see(
+        "bytes kept by an odd part",
+        {name: storage_bytes(answer(x)) for name, x in {"big[:0]": big[:0], "loaded": _loaded(big[5:15])}.items()},
+        share=0.2,
+        why="It still holds a storage that is larger than its elements.",
+        fix="Compare the bytes of the storage with tensor.nbytes, for every tensor.",
+    )
+    fine = {"whole": big, "whole, transposed": big.t(), "expanded row": case.tensor(columns).expand(rows, columns)}
+    see(
+        "no needless copy",
+        {name: _copied(x, answer(x)) for name, x in fine.items()},
+        share=0.3,
+        why="This tensor held no byte too many; the copy only doubled the memory.",
+        fix="Copy only where the storage has more bytes than the elements.",
+    )
+
+
+# ------------------------------------------------------------------------------------------------ pixels
+@exercise(
+    section=SECTION,
+    points=2,
+    minutes=8,
+    difficulty=2,
+    hints=(
+        "What is 4 - 9 in uint8? Try it, and try 9 - 4.",
+        "Either make room for negative numbers before you subtract, or never subtract the larger from the smaller.",
+        "int16 has room for -255..255. Without it: the elementwise maximum minus the elementwise minimum.",
+    ),
+)
+def frame_difference(answer, case, see):
+    """The absolute difference of two uint8 frames (H, W, 3) is uint8 again, and the same in both orders."""
+    height, width = case.sizes(2, 10, 20)
+    frames = [torch.from_numpy(case.array(height, width + 2, 3, dtype="uint8")) for _ in range(2)]
+    if case.index % 2:  # crops
+        frames = [frame[:, 1:-1] for frame in frames]
+    before = [frame.tolist() for frame in frames]
+    difference = answer(*frames)
+    see.form(
+        difference,
+        why="A difference of 8-bit frames fits into 8 bits: 0 to 255.",
+        fix="Compute in a wider dtype if you like, and come back to uint8.",
+    )
+    see(
+        "inputs left as they were",
+        [frame.tolist() for frame in frames] == before,
+        why="A frame of the caller was overwritten.",
+        fix="Names that end in _ write into their tensor: do so on your own only.",
+    )
+    see(
+        "values",
+        difference,
+        why="The result is |a - b|, pixel by pixel and channel by channel.",
+        fix="Work out one pixel by hand where a is smaller than b.",
+        clues=["eight_bits_went_round", "cut_off_at_zero", "off_by_one"],
+    )
+    large = [torch.from_numpy(case.array(150, 160, 3, dtype="uint8")) for _ in range(2)]
+    with see.memory(numpy=True) as used:
+        answer(*large)
+    see(
+        "bytes at peak",
+        used.peak,
+        at_most=True,
+        slack=2.5,
+        allowance=16_384,
+        share=0.25,
+        why="Whole frames in a 4-byte dtype: four times the memory of uint8.",
+        fix="int16 has room for -255..255; or stay in uint8 without going below 0.",
+    )
+
+
+@exercise(
+    section=SECTION,
+    points=2,
+    minutes=12,
+    difficulty=2,
+    hints=(
+        "The way back has the same four steps: axis order, channel order, range, dtype. Round before the dtype.",
+        "clamp keeps the values inside 0..255. permute gives a view whose array has the strides of the tensor.",
+        "np.ascontiguousarray(...) or cv2.cvtColor(..., cv2.COLOR_RGB2BGR) gives an array that OpenCV can draw into.",
+    ),
+)
+def to_opencv(answer, case, see):
+    """An RGB tensor (3, H, W) of floats in [0, 1] becomes an array (H, W, 3), uint8, BGR, that OpenCV may draw into."""
+    height, width = case.sizes(2, 12, 20)
+    # Grey levels with a fraction well away from .5, so that every way of rounding gives the same number,
+    # and a few values just outside of [0, 1], as resizing and colour jitter leave them.
+    levels = case.rng.integers(-6, 262, size=(3, height, width)) + case.rng.uniform(-0.4, 0.4, size=(3, height, width))
+    image = torch.from_numpy((levels / 255).astype(np.float32))
+    if case.index % 2:  # the strides that torchvision gives to an image from PIL
+        image = image.permute(1, 2, 0).contiguous().permute(2, 0, 1)
+    before = image.tolist()
+    array = answer(image)
+    see.form(
+        array,
+        why="OpenCV takes a NumPy array (H, W, 3) of uint8.",
+        fix="permute the axes, convert the dtype, and call .numpy().",
+    )
+    see(
+        "values",
+        array,
+        why="Each value is 255 times the tensor's, rounded, clipped to 0..255, BGR.",
+        fix="Work out one pixel by hand: blue, green, red.",
+        clues=["channels_reversed", "ends_swapped", "fraction_cut_off", "same_numbers_other_places"],
+    )
+    see(
+        "input left as it was",
+        image.tolist() == before,
+        why="An in-place step changed the caller's image.",
+        fix="Multiply out of place first; after that the memory is your own.",
+    )
+    drawing = attempt(cv2.rectangle, array, (1, 1), (5, 5), (255, 0, 0))
+    see(
+        "OpenCV draws into it",
+        "a rectangle" if not drawing.raised else "cv2.rectangle refuses the array",
+        share=0.35,
+        why="OpenCV draws only into writable arrays without gaps or odd strides.",
+        fix="Look at array.flags and array.strides; copy once if need be.",
+    )
