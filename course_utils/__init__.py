@@ -19,6 +19,13 @@ _HOMES = {
     "storage_bytes": "meter",
     "bytes_saved_for_backward": "meter",
     "load_cifar_mini": "data",
+    "operators": "demos",
+    "shows_error": "demos",
+    "shows_warning": "demos",
+    "table": "demos",
+    "predict": "predictions",
+    "reveal": "predictions",
+    "my_predictions": "predictions",
 }
 
 __all__ = sorted(_HOMES)
