@@ -133,3 +133,18 @@ def only_first_right(expected, got):
     if expected.shape == got.shape and expected.ndim and len(expected) > 1 and _same(got[0], expected[0]):
         return "The first item is right and a later one is not.", "Check what happens between one item and the next."
     return None
+
+
+@clue
+def factor(expected, got):
+    """Right up to one factor: a sum where a mean was meant, a mean of means, something added k times."""
+    a, b = expected.astype(float).ravel(), got.astype(float).ravel()
+    if a.size < 2 or a.shape != b.shape or not a.any():
+        return None
+    k = float(b @ a / (a @ a))
+    if abs(k) > 1e-9 and abs(k - 1) > 1e-6 and np.allclose(b, k * a, rtol=1e-6, atol=1e-12):
+        return (
+            f"Every number is {k:.4g} times the expected one.",
+            "Look for a factor: a sum or a mean, something counted twice, a missing 1/n.",
+        )
+    return None
