@@ -73,7 +73,7 @@ print("one row saved:       ", embeddings[0].nbytes, "bytes of numbers,", file.g
 # `progress("tensor_costs")` shows where you stand.
 
 # %%
-hint("bgr_to_batch")
+progress("tensor_costs")
 
 # %%
 print("The images of this course:", data.describe())
@@ -196,17 +196,17 @@ calls = [
 ]
 rows = []
 for call in calls:
-    with memory() as used:
-        made = eval(call)
-    shares = made.untyped_storage().data_ptr() == a.ctypes.data
-    rows.append((call, "shares with a" if shares else "own bytes", made.dtype, made.nbytes, used.current))
-table(("call", "memory", "dtype", "bytes it reads", "new tensor bytes"), rows)
+    made = eval(call)
+    storage = made.untyped_storage()
+    shares = storage.data_ptr() == a.ctypes.data
+    rows.append((call, "shares with a" if shares else "own bytes", made.dtype, made.nbytes, 0 if shares else storage.nbytes()))
+table(("call", "memory", "dtype", "bytes it reads", "new bytes"), rows)
 
 # %% [markdown]
 # Read the last two columns together. `from_numpy` reads 24 bytes and allocates none.
 #
-# Two rows deserve a second look. `torch.Tensor(a)` copied without being asked. And from a Python list nothing can be shared: a list
-# holds pointers to objects, not numbers side by side.
+# Two rows deserve a second look. From a Python list nothing can be shared: a list holds pointers to objects, not numbers side by side.
+# And the old `torch.Tensor(a)` shares, but only as long as `a` is float32; from any other dtype it copies. One more reason to leave it alone.
 #
 # `torch.tensor` copies by promise, also from a tensor. There it tells you that you probably meant something else:
 
@@ -215,7 +215,7 @@ with shows_warning():
     torch.tensor(x)
 
 # %% [markdown]
-# A list of *arrays* is the slow way in: each number is fetched one by one. The warning names the cure.
+# A list of *arrays* is treated like any other list: number by number. Here too the warning names the cure.
 
 # %%
 with shows_warning():
@@ -723,6 +723,10 @@ stride_picture(
 # %%
 stride_explorer()
 
+# %% [markdown]
+# One solution for each: (1) any slice that starts at 1; (2) shape 12 with step 2: one stride is enough to describe it; (3) shape 2 x 3 x 2 with
+# `permute(2, 0, 1)` and a slice that starts at 1: the axis that jumped has only one step left.
+
 # %% [markdown] exercise="strides_after"
 # Write `strides_after(shape, order)`: the strides, counted in elements, that a contiguous tensor of `shape` has after
 # `permute(order)`, as a tuple of ints. Compute them; make no tensor and no array.
@@ -890,7 +894,7 @@ reveal("contiguous_view", "both the same" if reshape_bytes == contiguous_bytes e
 
 # %% [markdown]
 # Where a copy is needed, both run the same `clone`. Where a view would do, `reshape` takes it and `contiguous()` copies all the same. In `p` only axes 1 and 2
-# merge, and those two still fit together: the arrows of question 3 above.
+# merge, and those two still fit together: their strides are 12 and 4, their inner size is 3, and 12 = 3 x 4.
 
 # %% [markdown] exercise="flatten_without_copy"
 # Write `flatten_without_copy(x)`. It gets a tensor of any shape, with any strides. It returns a 1-D tensor with the
@@ -1118,7 +1122,8 @@ def accepts(call):
     try:
         call()
     except cv2.error as error:
-        print("refused:", " ".join(str(error).split())[-90:])
+        reason = [line for line in str(error).splitlines() if "Layout" in line] or str(error).splitlines()
+        print("refused:", reason[0].strip(" >-"))
         return False
     return True
 
@@ -1390,8 +1395,8 @@ table(("tensor", "shape", "stride", "contiguous", "contiguous in channels_last",
 reveal("channels_last", y.is_contiguous())
 
 # %% [markdown]
-# "Not contiguous" only means "not in the default order". A dutiful `.contiguous()` copied everything back out of the order that somebody had asked for. Many
-# convolution kernels prefer channels last, above all on GPUs in half precision; measure on your machine before you believe it.
+# "Not contiguous" only means "not in the default order". A dutiful `.contiguous()` copied everything back out of the order that somebody had asked for. Whether
+# your convolutions run faster in it depends on the kernel, the dtype and the device: measure there.
 #
 # An image from OpenCV *is* channels last already, if you let it:
 
