@@ -31,7 +31,7 @@ def figure(width: float, height: float) -> Figure:
 def png(fig: Figure) -> bytes:
     """The figure as a PNG file."""
     buffer = io.BytesIO()
-    fig.savefig(buffer, format="png", facecolor="white")
+    fig.savefig(buffer, format="png", facecolor="white", bbox_inches="tight", pad_inches=0.1)
     return buffer.getvalue()
 
 

@@ -254,7 +254,7 @@ predict_creation = {
     "torch.tensor(a)": None,
     "torch.from_numpy(a)": None,
     "torch.as_tensor(a)": None,
-    "torch.as_tensor(a, dtype=torch.float32)": None,
+    "torch.as_tensor(a, dtype=t.dtype)": None,
     "torch.tensor([1, 2, 3])": None,
     "torch.Tensor([1, 2, 3])": None,
     "torch.as_tensor(t)": None,
@@ -273,7 +273,7 @@ predict_creation = {
     # as_tensor shares as long as nothing has to be converted ...
     "torch.as_tensor(a)": ("shares", torch.float64),
     # ... and another dtype needs other bytes.
-    "torch.as_tensor(a, dtype=torch.float32)": ("copies", torch.float32),
+    "torch.as_tensor(a, dtype=t.dtype)": ("copies", torch.float32),
     # From a list torch.tensor takes the dtype of the numbers; the class torch.Tensor is float32, always.
     "torch.tensor([1, 2, 3])": ("copies", torch.int64),
     "torch.Tensor([1, 2, 3])": ("copies", torch.float32),
@@ -395,8 +395,8 @@ print("first", steps[0].item(), " last", steps[-1].item())
 reveal("arange_count", len(steps))
 
 # %% [markdown]
-# The end is left out. So the number of elements is (end - start) / step, *rounded up*. Formulas with "floor ... +
-# 1" count the end in.
+# The end is left out. So the number of elements is (end - start) / step, *rounded up*. Formulas
+# with "floor ... + 1" count the end in.
 #
 # With steps that binary numbers cannot hold, the rounding can go wrong by one:
 
@@ -460,8 +460,8 @@ print("the same numbers?", torch.equal(torch.linspace(0, 1, 4), torch.arange(4) 
 
 # %% [markdown]
 # A tensor stores its numbers, whatever formula made them: the same count and dtype, the same bytes. And the
-# formulas differ. `linspace` counts from both ends towards the middle, so that first and last are exact; `start + i
-# * step` drifts.
+# formulas differ. `linspace` counts from both ends towards the middle, so that first and last are exact; counting up by
+# `start + i*step` drifts.
 
 # %% [markdown]
 # ## Part 2. Which bytes: storage, `data_ptr`, `id`
@@ -1320,8 +1320,9 @@ image_row(
     [earlier, later, naive, patched, right],
     ["earlier", "later", "later - earlier", "abs() afterwards", "widened before"],
     columns=5,
-    caption=f"Mean difference: {naive.float().mean():.0f} with wrap-around, {patched.float().mean():.0f} with `abs` afterwards, "
-    f"{right.float().mean():.0f} in truth. Where the picture grew a little darker, the wrap-around is nearly white.",
+    caption=f"Mean difference: {naive.float().mean():.0f} with wrap-around, "
+    f"{patched.float().mean():.0f} with `abs` afterwards, {right.float().mean():.0f} in truth. "
+    "Where the picture grew a little darker, the wrap-around is nearly white.",
     alt="Five grey images: the earlier frame, the later one moved by two pixels, and three "
     "differences. The first two differences are equal "
     "and full of bright speckles; the last is dark except along edges.",
@@ -1383,12 +1384,12 @@ def influence(layer, tokens):
     """(N, N) table: does changing image j change the output of image i? Axis 0 of `tokens` is the batch."""
     with torch.no_grad():
         before = layer(tokens)
-        table = torch.zeros(len(tokens), len(tokens), dtype=torch.bool)
+        moved = torch.zeros(len(tokens), len(tokens), dtype=torch.bool)
         for j in range(len(tokens)):
             changed = tokens.clone()
             changed[j] += torch.randn_like(changed[j])
-            table[:, j] = (layer(changed) - before).abs().flatten(1).amax(1) > 1e-4
-    return table
+            moved[:, j] = (layer(changed) - before).abs().flatten(1).amax(1) > 1e-4
+    return moved
 
 
 batch_first = nn.MultiheadAttention(8, 2, batch_first=True)
