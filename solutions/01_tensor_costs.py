@@ -490,9 +490,10 @@ table(("tensor", "first element at", "same data_ptr", "same storage"), rows)
 reveal("pointer_of_a_slice", x[1:].data_ptr() == x.data_ptr())
 
 # %% [markdown]
-# Equal pointers mean sharing. Unequal pointers mean nothing: `x[1:]` begins eight bytes later in the same storage.
-# Ask for the storage. For NumPy arrays on either side there is `np.shares_memory`, which looks at the elements
-# themselves: `x[0::2]` and `x[1::2]` share a storage and not one element.
+# Equal pointers mean sharing (but for empty tensors, whose pointer may be 0). Unequal pointers mean nothing:
+# `x[1:]` begins eight bytes later in the same storage. Ask for the storage. For NumPy arrays on either side there is
+# `np.shares_memory`, which looks at the elements themselves: `x[0::2]` and `x[1::2]` share a storage and not one
+# element.
 
 # %% [markdown] exercise="shares_storage"
 # Write `shares_storage(a, b)`. Each of the two is a CPU tensor or a NumPy array, in any combination.
