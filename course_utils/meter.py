@@ -161,7 +161,6 @@ def memory(numpy: bool = False) -> Iterator[MemoryMeter]:
     numpy : bool
         Also count what NumPy allocates at the peak. Blocks of this kind cannot be nested.
     """
-    gc.collect()
     with MemoryMeter(numpy) as meter:
         yield meter
 

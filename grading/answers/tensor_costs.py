@@ -64,7 +64,7 @@ def one_float_image_at_a_time(images):
 
 @right("bgr_to_batch")
 def numpy_transposes_small_numbers(images):
-    planes = np.stack([image[:, :, ::-1].transpose(2, 0, 1) for image in images])
+    planes = np.ascontiguousarray(np.stack(images)[..., ::-1].transpose(0, 3, 1, 2))
     floats = planes.astype(np.float32)
     floats *= np.float32(1 / 255)
     return torch.as_tensor(floats)
@@ -119,7 +119,7 @@ def forgets_the_range(images):
     return torch.from_numpy(np.stack(images)[..., ::-1].copy()).permute(0, 3, 1, 2).float().contiguous()
 
 
-@wrong("bgr_to_batch", fails="values", says="RGB values")
+@wrong("bgr_to_batch", fails="values", says="run backwards")
 def flips_the_rows(images):
     """[::-1] reverses the first axis: the picture stands on its head, still BGR."""
     upside_down = np.stack([image[::-1] for image in images])
@@ -130,6 +130,14 @@ def flips_the_rows(images):
 def returns_the_permuted_view(images):
     """permute moves nothing: the batch still lies in memory channels last."""
     return torch.from_numpy(np.stack(images)[..., ::-1].copy()).float().div_(255).permute(0, 3, 1, 2)
+
+
+@wrong("bgr_to_batch", fails="result is contiguous", says="contiguous()", kind=Kind.PARTLY)
+def stacks_transposed_views(images):
+    """np.stack and astype keep the order in memory of the views that they get."""
+    floats = np.stack([image[:, :, ::-1].transpose(2, 0, 1) for image in images]).astype(np.float32)
+    floats /= 255
+    return torch.from_numpy(floats)
 
 
 @wrong("bgr_to_batch", fails="inputs left as they were", says="in place")
@@ -147,7 +155,7 @@ def _creation_table(**changed):
         "tensor_a": ("torch.tensor(a)", "copies, float64"),
         "from_numpy": ("torch.from_numpy(a)", "shares, float64"),
         "as_tensor_a": ("torch.as_tensor(a)", "shares, float64"),
-        "as_tensor_dtype": ("torch.as_tensor(a, dtype=torch.float32)", "copies, float32"),
+        "as_tensor_dtype": ("torch.as_tensor(a, dtype=t.dtype)", "copies, float32"),
         "tensor_list": ("torch.tensor([1, 2, 3])", "copies, int64"),
         "Tensor_list": ("torch.Tensor([1, 2, 3])", "copies, float32"),
         "as_tensor_t": ("torch.as_tensor(t)", "shares, float32"),
@@ -195,7 +203,7 @@ def from_numpy_casts():
     return _creation_table(from_numpy=("shares", torch.float32))
 
 
-@wrong("predict_creation", fails="torch.as_tensor(a, dtype=torch.float32)", says="wrap the array", factory=True)
+@wrong("predict_creation", fails="torch.as_tensor(a, dtype=t.dtype)", says="wrap the array", factory=True)
 def as_tensor_always_shares():
     """Believes that as_tensor shares whatever it is asked for."""
     return _creation_table(as_tensor_dtype=("shares", torch.float32))
@@ -275,7 +283,7 @@ def one_begins_inside_the_other(a, b):
     return p <= q < p + n or q <= p < q + m
 
 
-@wrong("shares_storage", fails="a tensor and a later slice", says="first element")
+@wrong("shares_storage", fails="tensor, a later slice", says="first element")
 def compares_data_ptr(a, b):
     """Equal addresses of the first elements: a slice begins elsewhere."""
 
@@ -285,7 +293,7 @@ def compares_data_ptr(a, b):
     return address(a) == address(b)
 
 
-@wrong("shares_storage", fails="two disjoint slices of a tensor", says="no element belongs to both")
+@wrong("shares_storage", fails="disjoint slices of a tensor", says="no element belongs to both")
 def asks_numpy_for_overlap(a, b):
     """np.shares_memory asks for common elements, not for a common block."""
 
@@ -295,7 +303,7 @@ def asks_numpy_for_overlap(a, b):
     return np.shares_memory(array(a), array(b))
 
 
-@wrong("shares_storage", fails="two disjoint slices of an array", says="two were cut from")
+@wrong("shares_storage", fails="disjoint slices of an array", says="two were cut from")
 def wraps_arrays_and_compares_storages(a, b):
     """The storage of from_numpy(array[2:]) begins at the slice: what the array was cut from is lost."""
 
@@ -307,30 +315,29 @@ def wraps_arrays_and_compares_storages(a, b):
     return storage(a).data_ptr() == storage(b).data_ptr() and storage(a).nbytes() > 0
 
 
-@wrong("shares_storage", fails="a tensor and its transpose", says="ask the storage")
+@wrong("shares_storage", fails="tensor, its transpose", says="ask the storage")
 def compares_values(a, b):
     """Equal numbers are taken for the same memory, others for other memory."""
-    return np.array_equal(np.array(a.detach() if torch.is_tensor(a) else a), b.detach() if torch.is_tensor(b) else b)
+    return a.shape == b.shape and a.tolist() == b.tolist()
 
 
-@wrong("shares_storage", fails="a tensor and its clone", says="a history")
-def same_kind_of_numbers(a, b):
-    """Takes the same origin for the same memory."""
-    return a.dtype == b.dtype or "float" in str(a.dtype)
+@wrong("shares_storage", fails="tensor, its clone", says="a history")
+def says_yes(a, b):
+    """One was made from the other, so they must hang together."""
+    return True
 
 
-@wrong("shares_storage", fails="an array and its from_numpy", says="two libraries")
-def follows_base_in_each_library(a, b):
-    """._base and .base tell of views within one library only."""
+@wrong("shares_storage", fails="array, its from_numpy", says="two libraries")
+def libraries_never_share(a, b):
+    """Knows the storage of tensors and .base of arrays, and thinks that the two worlds never meet."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, torch.Tensor):
+        return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
+    return (a if a.base is None else a.base) is (b if b.base is None else b.base)
 
-    def root(x):
-        base = x._base if isinstance(x, torch.Tensor) else x.base
-        return x if base is None or type(base) is not type(x) else root(base)
 
-    return root(a) is root(b)
-
-
-@wrong("shares_storage", fails="an array and the from_numpy of a slice", says="ranges", kind=Kind.PARTLY)
+@wrong("shares_storage", fails="array, from_numpy of a slice", says="ranges", kind=Kind.PARTLY)
 def compares_first_bytes_of_blocks(a, b):
     """Nearly right: the storage of a wrapped slice begins inside the array's block."""
 
@@ -352,13 +359,13 @@ def trusts_the_address_zero(a, b):
     return one_begins_inside_the_other(a, b)
 
 
-@wrong("shares_storage", fails="a tensor and an empty slice of it", says="whole block", kind=Kind.PARTLY)
+@wrong("shares_storage", fails="tensor, its empty slice", says="whole block", kind=Kind.PARTLY)
 def no_elements_no_memory(a, b):
     """Takes an empty slice for something that holds no memory."""
     return 0 not in a.shape and 0 not in b.shape and one_begins_inside_the_other(a, b)
 
 
-@wrong("shares_storage", kind=Kind.CRASHED, says="ndarray")
+@wrong("shares_storage", kind=Kind.CRASHED, says="isinstance")
 def forgets_the_arrays(a, b):
     """Written for tensors alone."""
     return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
@@ -367,7 +374,7 @@ def forgets_the_arrays(a, b):
 @wrong("shares_storage", fails="type of the result", says="yes or a no")
 def returns_the_address(a, b):
     """Truthy is not True."""
-    return (one_begins_inside_the_other(a, b) and 1) or 0
+    return int(one_begins_inside_the_other(a, b))
 
 
 # ----------------------------------------------------------------------------------------------- wrap_or_copy
@@ -400,7 +407,7 @@ def through_a_native_copy_into_torch_tensor(array):
     return torch.tensor(array.astype(array.dtype.newbyteorder("native")).copy(order="C"))
 
 
-@wrong("wrap_or_copy", fails="plain array: shares memory", says="copy was made")
+@wrong("wrap_or_copy", fails="plain array: sharing", says="copy was made")
 def always_copies(array):
     """Safe, and pays for it every time."""
     return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("="), order="C"))
@@ -412,7 +419,7 @@ def wraps_everything_writeable(array):
     return torch.from_numpy(array) if array.flags.writeable else torch.tensor(array.copy())
 
 
-@wrong("wrap_or_copy", fails="read-only array: shares memory", says="cannot be read-only")
+@wrong("wrap_or_copy", fails="read-only array: sharing", says="cannot be read-only")
 def forgets_the_lock(array):
     """from_numpy only warns: the write-through comes later."""
     try:
@@ -421,7 +428,7 @@ def forgets_the_lock(array):
         return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), order="C"))
 
 
-@wrong("wrap_or_copy", fails="every other column: shares memory", says="contiguity is none")
+@wrong("wrap_or_copy", fails="every other column: sharing", says="contiguity is none")
 def copies_what_is_not_contiguous(array):
     """Takes gaps for a reason to copy."""
     if array.flags.c_contiguous and array.flags.writeable and array.dtype.isnative and array.shape[-1] > 1:
@@ -454,7 +461,7 @@ def relabels_the_byte_order(array):
     return try_and_copy_on_refusal(array)
 
 
-@wrong("wrap_or_copy", fails="foreign byte order: left as it was", says="rewritten")
+@wrong("wrap_or_copy", fails="foreign byte order: left alone", says="rewritten")
 def swaps_the_callers_bytes(array):
     """byteswap(inplace=True) changes the numbers of everybody who holds the array."""
     if not array.dtype.isnative:
@@ -462,7 +469,7 @@ def swaps_the_callers_bytes(array):
     return try_and_copy_on_refusal(array)
 
 
-@wrong("wrap_or_copy", fails="read-only array: shares memory", says="leave it as it is")
+@wrong("wrap_or_copy", fails="read-only array: sharing", says="leave it as it is")
 def unlocks_the_array(array):
     """The flag can be set back, so why not."""
     if not array.flags.writeable and array.flags.owndata:
@@ -484,7 +491,7 @@ def makes_the_strides_positive(array):
     return try_and_copy_on_refusal(array)
 
 
-@wrong("wrap_or_copy", kind=Kind.CRASHED, says="multiple of the element")
+@wrong("wrap_or_copy", kind=Kind.CRASHED, says="own memory")
 def never_heard_of_records(array):
     """A field of packed records steps by the size of a record."""
     safe = array.flags.writeable and array.dtype.isnative and min(array.strides) >= 0
@@ -526,7 +533,7 @@ def numpy_ceil_as_int(start, end, step):
     return int(np.ceil((end - start) / step))
 
 
-@wrong("arange_length", fails="whole steps", says="One too large")
+@wrong("arange_length", fails="whole steps", says="not among the values")
 def floor_plus_one(start, end, step):
     """The formula for an end that is included."""
     _refuse(start, end, step)
@@ -562,14 +569,14 @@ def ignores_the_direction(start, end, step):
     return max(0, math.ceil((end - start) / abs(step)))
 
 
-@wrong("arange_length", fails="steps that floats cannot hold", says="not exactly a tenth", kind=Kind.PARTLY)
+@wrong("arange_length", fails="steps no float can hold", says="not exactly a tenth", kind=Kind.PARTLY)
 def rounds_the_noise_away(start, end, step):
     """What a person would count, not what torch counts."""
     _refuse(start, end, step)
     return math.ceil(round((end - start) / step, 9))
 
 
-@wrong("arange_length", fails="steps that floats cannot hold", says="once", kind=Kind.PARTLY)
+@wrong("arange_length", fails="steps no float can hold", says="once", kind=Kind.PARTLY)
 def walks_along(start, end, step):
     """Adding the step again and again adds up its error."""
     _refuse(start, end, step)
@@ -579,7 +586,7 @@ def walks_along(start, end, step):
     return n
 
 
-@wrong("arange_length", fails="step 0 and a step away from the end", says="raises here", kind=Kind.PARTLY)
+@wrong("arange_length", fails="impossible steps", says="raises here", kind=Kind.PARTLY)
 def never_less_than_none(start, end, step):
     """Like range: a wrong direction has length 0."""
     return max(0, math.ceil((end - start) / step))
@@ -598,7 +605,7 @@ def counts_the_array(start, end, step):
     return len(np.arange(start, end, step))
 
 
-@wrong("arange_length", kind=Kind.CRASHED, says="float")
+@wrong("arange_length", kind=Kind.CRASHED, says="whole number")
 def length_of_the_range(start, end, step):
     """range takes whole numbers only."""
     return len(range(start, end, step))
@@ -793,7 +800,7 @@ def cuts_between_the_axes(shape, stride, new_shape):
         return True
     axes = [(n, s) for n, s in zip(shape, stride, strict=True) if n > 1]
     borders, before = set(), 1
-    for (n, s), (m, t) in zip(axes, axes[1:], strict=False):
+    for (n, s), (m, t) in itertools.pairwise(axes):
         before *= n
         if s != m * t:
             borders.add(before)
@@ -810,12 +817,16 @@ def walks_over_the_addresses(shape, stride, new_shape):
         return True
     if math.prod(shape) > 10_000:  # for large ones the quick rule
         return cuts_between_the_axes(shape, stride, new_shape)
-    address = [sum(i * s for i, s in zip(index, stride)) for index in itertools.product(*map(range, shape))]
+    address = [
+        sum(i * s for i, s in zip(index, stride, strict=True)) for index in itertools.product(*map(range, shape))
+    ]
     steps = []
     for axis in range(len(new_shape)):
         inner = math.prod(new_shape[axis + 1 :])
         steps.append(address[inner] - address[0] if new_shape[axis] > 1 else 0)
-    evenly = [sum(i * s for i, s in zip(index, steps)) for index in itertools.product(*map(range, new_shape))]
+    evenly = [
+        sum(i * s for i, s in zip(index, steps, strict=True)) for index in itertools.product(*map(range, new_shape))
+    ]
     return [a - address[0] for a in address] == evenly
 
 
@@ -829,7 +840,7 @@ def compares_the_number_of_elements(shape, stride, new_shape):
 def asks_for_contiguity(shape, stride, new_shape):
     """The most common belief about view."""
     step = 1
-    for size, s in zip(reversed(shape), reversed(stride)):
+    for size, s in zip(reversed(shape), reversed(stride), strict=True):
         if size != 1 and s != step:
             return False
         step *= size
@@ -864,16 +875,16 @@ def one_step_for_all(shape, stride, new_shape):
     """Either all axes merge into one or nothing works: forgets that a view may keep axes apart."""
     if math.prod(shape) != math.prod(new_shape):
         return False
-    axes = [(n, s) for n, s in zip(shape, stride) if n != 1]
-    return tuple(shape) == tuple(new_shape) or all(s == m * t for (_, s), (m, t) in zip(axes, axes[1:]))
+    axes = [(n, s) for n, s in zip(shape, stride, strict=True) if n != 1]
+    return tuple(shape) == tuple(new_shape) or all(s == m * t for (_, s), (m, t) in itertools.pairwise(axes))
 
 
 @wrong("can_view", fails="other numbers of elements", says="products")
 def forgets_the_count(shape, stride, new_shape):
     """Looks at the borders alone."""
-    axes = [(n, s) for n, s in zip(shape, stride) if n > 1]
+    axes = [(n, s) for n, s in zip(shape, stride, strict=True) if n > 1]
     borders, before = set(), 1
-    for (n, s), (m, t) in zip(axes, axes[1:]):
+    for (n, s), (m, t) in itertools.pairwise(axes):
         before *= n
         if s != m * t:
             borders.add(before)
@@ -923,7 +934,7 @@ def strides_by_hand(x):
     reach = step
     for n, stride in reversed(sizes if x.numel() else []):
         if stride != reach:
-            raise ValueError("one stride does not reach every element")
+            raise NotImplementedError("more than one stride")
         reach *= n
     return x.as_strided((x.numel(),), (step,))
 
@@ -1596,6 +1607,6 @@ def axes_as_they_were(image):
 
 
 @wrong("to_opencv", fails="values", says="255")
-def forgets_the_range(image):
+def nearly_black(image):
     """Changes the dtype of numbers from 0 to 1: nearly black."""
     return image.flip(0).clamp(0, 1).round().byte().permute(1, 2, 0).contiguous().numpy()
