@@ -77,10 +77,9 @@ def observe(exercise: Exercise, answer: Any, seed: int, device: torch.device, ke
 def _explain(error: BaseException, case: int) -> Ended:
     frame, line = _own_line(error.__traceback__)
     text = error_text(error).strip()
+    kind = "crashed" if frame else "stopped"
     if isinstance(error, NotImplementedError) and not text:
         kind = "not started"
-    else:
-        kind = "crashed" if frame else "stopped"
     return Ended(kind, class_name(error), text.split("\n")[0][:300], line, case)
 
 
