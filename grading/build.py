@@ -219,8 +219,9 @@ def execute(section: Section, notebook: NotebookNode, timeout: int = 600) -> Not
             cell.metadata.pop("tags", None)
     folder = ROOT / "notebooks"
     with tempfile.TemporaryDirectory() as progress:
-        before = {k: os.environ.get(k) for k in ("COURSE_PROGRESS", "NBGRADER_EXECUTION")}
+        before = {k: os.environ.get(k) for k in ("COURSE_PROGRESS", "COURSE_STATIC", "NBGRADER_EXECUTION")}
         os.environ["COURSE_PROGRESS"] = progress
+        os.environ["COURSE_STATIC"] = "1"  # pictures, which a reader sees without running anything, instead of widgets
         os.environ.pop("NBGRADER_EXECUTION", None)
         try:
             config = Config()

@@ -524,27 +524,39 @@ def _outcome_counts(answer: Callable[..., Any], loss: torch.Tensor) -> Any:
     return outcome if outcome.raised else _counts(outcome.value)
 
 
-class _Branches(nn.Module):
-    """A model in which parameters take part in every way, and do not."""
+_PLACES = ("stem", "body", "neck", "left", "right", "head", "gate", "skip")
 
-    def __init__(self, n: int) -> None:
+
+def _renamed(case: Any, model: nn.Module, children: dict[str, nn.Module]) -> dict[str, str]:
+    """Give a model its children under names drawn by the case, in an order drawn by the case: role -> name."""
+    names = [str(name) for name in case.rng.permutation(_PLACES)]
+    place = dict(zip(children, names, strict=False))
+    for role in case.rng.permutation(list(children)):
+        setattr(model, place[str(role)], children[str(role)])
+    return place
+
+
+class _Branches(nn.Module):
+    """A model in which parameters take part in every way, and do not. The names tell nothing."""
+
+    def __init__(self, case: Any, n: int) -> None:
         super().__init__()
-        self.first = nn.Linear(n, n)
-        self.second = nn.Linear(n, n)
-        self.unused = nn.Linear(n, n)
-        self.frozen = nn.Linear(n, n)
-        self.detached = nn.Linear(n, n)
-        self.silent = nn.Linear(n, n)
-        self.dead = nn.Linear(n, n)
-        self.tied = nn.Linear(n, n, bias=False)
-        self.tied.weight = self.first.weight
-        self.frozen.requires_grad_(False)
+        roles = ("first", "second", "unused", "frozen", "detached", "silent", "dead")
+        layers = {role: nn.Linear(n, n) for role in roles}
+        tied = nn.Linear(n, n, bias=False)
+        tied.weight = layers["first"].weight
+        layers["frozen"].requires_grad_(False)
+        self.place = _renamed(case, self, {**layers, "tied": tied})
+
+    def part(self, role: str) -> nn.Module:
+        return getattr(self, self.place[role])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        h = self.frozen(self.first(x).tanh())
+        h = self.part("frozen")(self.part("first")(x).tanh())
         with torch.no_grad():
-            quiet = self.silent(h)
-        return self.second(h) + self.detached(x).detach() + quiet + (self.dead(x) - 1e3).relu() + self.tied(x)
+            quiet = self.part("silent")(h)
+        out = self.part("second")(h) + self.part("detached")(x).detach() + quiet
+        return out + (self.part("dead")(x) - 1e3).relu() + self.part("tied")(x)
 
 
 @exercise(
@@ -561,13 +573,14 @@ class _Branches(nn.Module):
 def reached_parameters(answer, case, see):
     """Name the parameters of a model that a loss leads to, without running a backward pass into them."""
     n, rows = case.sizes(2, 3, 7)
-    model = _filled(case, _Branches(n))
+    model = _filled(case, _Branches(case, n))
     with torch.no_grad():
-        for layer in (model.second, model.unused, model.detached):
-            layer.bias.zero_()  # equal numbers in different parameters
+        for role in ("second", "unused", "detached"):
+            model.part(role).bias.zero_()  # equal numbers in different parameters
     x = _data(case, rows, n)
     loss = model(x).square().sum()
-    model.unused.weight.grad = torch.ones_like(model.unused.weight)  # left over from an earlier pass
+    unused = model.part("unused").weight
+    unused.grad = torch.ones_like(unused)  # left over from an earlier pass
     names = answer(loss, model)
     see.form(
         "names" if _are_names(names) else describe(names),
@@ -581,7 +594,7 @@ def reached_parameters(answer, case, see):
         fix="Compare your names with these: how does the loss get to each of them?",
     )
     parts = model(x)
-    bias = model.second.bias
+    bias = model.part("second").bias
     see(
         "another loss of the same model",
         _names(answer(bias.sum() + 0 * parts.detach().sum(), model)),
@@ -935,24 +948,37 @@ class _Pair(nn.Module):
 
 
 class _Parts(nn.Module):
-    """Runs its parts in another order than they were defined in; may fail in its own code, or refuse a bad number."""
+    """Runs its parts in another order than they were defined in; may fail in its own code, or refuse a bad number.
 
-    def __init__(self, n: int, bad: dict[str, float] | None = None, own: bool = False, strict: bool = False) -> None:
+    ``bad`` maps roles of parts to the number that each of them spoils its output with.
+    """
+
+    def __init__(
+        self, case: Any, n: int, bad: dict[str, float] | None = None, own: bool = False, strict: bool = False
+    ) -> None:
         super().__init__()
         bad = bad or {}
-        spoil = lambda name: [_Spoils(bad[name])] if name in bad else []  # noqa: E731
-        self.tail = nn.Sequential(nn.Linear(n, n), *spoil("tail"))
-        self.pair = _Pair(bad.get("pair", 2.0))
-        self.body = nn.Sequential(nn.Linear(n, n), nn.BatchNorm1d(n, dtype=DOUBLE), *spoil("body"), nn.ReLU(inplace=True))
-        self.drop = nn.Dropout(0.5)
+        spoil = lambda role: [_Spoils(bad[role])] if role in bad else []  # noqa: E731
+        fillers = [nn.Linear(n, n) for _ in range(case.integer(0, 2))]  # so that the places in a part differ, too
+        body = [*fillers, nn.Linear(n, n), nn.BatchNorm1d(n), *spoil("body"), nn.ReLU(inplace=True)]
+        parts = {
+            "body": nn.Sequential(*body),
+            "pair": _Pair(bad.get("pair", 2.0)),
+            "drop": nn.Dropout(0.5),
+            "tail": nn.Sequential(nn.Linear(n, n), *spoil("tail")),
+        }
+        self.place = _renamed(case, self, dict(reversed(parts.items())))
         self.own, self.strict = own, strict
 
+    def part(self, role: str) -> nn.Module:
+        return getattr(self, self.place[role])
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        h = self.body(x)
+        h = self.part("body")(x)
         if self.strict and not torch.isfinite(h).all():
             raise ValueError("a part of the model got numbers that are not finite")
-        h, _, _ = self.pair(h)
-        out = self.tail(self.drop(h))
+        h, _, _ = self.part("pair")(h)
+        out = self.part("tail")(self.part("drop")(h))
         return out / (out - out) if self.own else out
 
 
@@ -978,7 +1004,7 @@ def first_bad_module(answer, case, see):
         name = answer(model, batch)
         return name if isinstance(name, str) or name is None else describe(name)
 
-    new = lambda *args, **kwargs: _filled(case, _Parts(n, *args, **kwargs))  # noqa: E731
+    new = lambda *args, **kwargs: _filled(case, _Parts(case, n, *args, **kwargs))  # noqa: E731
     in_body = named(new({"body": value}))
     see(
         "a part in the middle",
@@ -1027,7 +1053,7 @@ def first_bad_module(answer, case, see):
         fix="If a bad module was seen, its name is the answer, error or not.",
     )
     model = new({"body": value})
-    model.drop.eval()
+    model.part("drop").eval()
     modes, buffers, batch = _modes(model), _buffers(model), x.clone()
     answer(model, batch)
     mode_kept = torch.is_grad_enabled()
@@ -1459,16 +1485,21 @@ def accumulate(answer, case, see):
 
 # ------------------------------------------------------------------------------------------------ diagnosis
 class _Layers(nn.Module):
-    """Two layers and whatever a broken model needs; ``between`` is applied to what the first layer gives."""
+    """Two layers, under names that tell nothing, and whatever else a broken model needs.
 
-    def __init__(self, n: int, width: int, between: Callable[[Any, torch.Tensor], torch.Tensor] | None = None) -> None:
+    ``between(model, h)`` is applied to what the first layer gives.
+    """
+
+    def __init__(self, case: Any, layers: dict[str, nn.Module], between: Callable[[Any, torch.Tensor], torch.Tensor]) -> None:
         super().__init__()
-        self.first = nn.Linear(n, width)
-        self.last = nn.Linear(width, 2)
-        self.between = between or (lambda model, h: h.tanh())
+        self.place = _renamed(case, self, layers)
+        self.between = between
+
+    def part(self, role: str) -> Any:
+        return getattr(self, self.place[role])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.last(self.between(self, self.first(x)))
+        return self.part("last")(self.between(self, self.part("first")(x)))
 
 
 class _OnlyBuffers(nn.Module):
@@ -1496,18 +1527,16 @@ def _spoilt_in_place(model: Any, h: torch.Tensor) -> torch.Tensor:
 
 def _inside_no_grad(model: Any, h: torch.Tensor) -> torch.Tensor:
     with torch.no_grad():
-        return model.extra(h).tanh()
+        return model.part("extra")(h).tanh()
 
 
 def _broken_models(case: Any) -> Iterator[tuple[str, nn.Module, torch.Tensor, str, str]]:
     """Name of the fault, the model, its loss, and why and fix for a wrong diagnosis."""
     n, width, rows = case.sizes(3, 4, 9)
 
-    def build(between: Any = None, **extra: nn.Module) -> nn.Module:
-        model = _Layers(n, width, between)
-        for name, module in extra.items():
-            setattr(model, name, module)
-        return _filled(case, model)
+    def build(between: Any = lambda model, h: h.tanh(), **extra: nn.Module) -> Any:
+        layers = {"first": nn.Linear(n, width), "last": nn.Linear(width, 2), **extra}
+        return _filled(case, _Layers(case, layers, between))
 
     def run(model: nn.Module) -> torch.Tensor:
         return model(_data(case, rows, n)).square().mean()
@@ -1523,9 +1552,8 @@ def _broken_models(case: Any) -> Iterator[tuple[str, nn.Module, torch.Tensor, st
         "No path leads from the loss to this layer: not even a gradient of zero.",
         "autograd.grad(..., allow_unused=True) gives None for it.",
     )
-    frozen = build(extra=nn.Linear(width, width))
-    frozen.between = lambda model, h: model.extra(h).tanh()
-    frozen.extra.requires_grad_(False)
+    frozen = build(lambda model, h: model.part("extra")(h).tanh(), extra=nn.Linear(width, width))
+    frozen.part("extra").requires_grad_(False)
     yield (
         "frozen layer",
         frozen,
@@ -1535,7 +1563,7 @@ def _broken_models(case: Any) -> Iterator[tuple[str, nn.Module, torch.Tensor, st
     )
     dead = build(lambda model, h: h.relu())
     with torch.no_grad():
-        dead.first.bias.fill_(-1e3)
+        dead.part("first").bias.fill_(-1e3)
     yield (
         "dead ReLU",
         dead,
@@ -1544,7 +1572,7 @@ def _broken_models(case: Any) -> Iterator[tuple[str, nn.Module, torch.Tensor, st
         "Zero is not None: look at the numbers.",
     )
     zero_head = build()
-    nn.init.zeros_(zero_head.last.weight)
+    nn.init.zeros_(zero_head.part("last").weight)
     yield (
         "zero-initialised head",
         zero_head,
@@ -1562,7 +1590,7 @@ def _broken_models(case: Any) -> Iterator[tuple[str, nn.Module, torch.Tensor, st
     )
     exploding = build(lambda model, h: 1e3 * h)
     with torch.no_grad():
-        exploding.last.weight.mul_(1e3)
+        exploding.part("last").weight.mul_(1e3)
     yield (
         "exploding initialisation",
         exploding,
@@ -1636,10 +1664,9 @@ def _broken_models(case: Any) -> Iterator[tuple[str, nn.Module, torch.Tensor, st
         "round has a derivative of zero, and autograd uses it.",
         "Zero is not None: look at the numbers.",
     )
-    shared = _Layers(n, n, lambda model, h: model.again(h.tanh()).tanh())
-    shared.again = nn.Linear(n, n)
-    shared.again.weight = shared.first.weight
-    shared = _filled(case, shared)
+    square = {"first": nn.Linear(n, n), "again": nn.Linear(n, n), "last": nn.Linear(n, 2)}
+    square["again"].weight = square["first"].weight
+    shared = _filled(case, _Layers(case, square, lambda model, h: model.part("again")(h.tanh()).tanh()))
     yield (
         "shared parameter",
         shared,
@@ -1657,9 +1684,9 @@ def _broken_models(case: Any) -> Iterator[tuple[str, nn.Module, torch.Tensor, st
     )
     spoilt_value = build(extra=nn.Linear(n, 2))
     with torch.no_grad():
-        spoilt_value.last.bias[0] = float("inf")
-        spoilt_value.extra.weight[0, 0] = float("nan")
-        spoilt_value.extra.requires_grad_(False)
+        spoilt_value.part("last").bias[0] = float("inf")
+        spoilt_value.part("extra").weight[0, 0] = float("nan")
+        spoilt_value.part("extra").requires_grad_(False)
     yield (
         "bad parameter values",
         spoilt_value,
@@ -1667,8 +1694,8 @@ def _broken_models(case: Any) -> Iterator[tuple[str, nn.Module, torch.Tensor, st
         "The parameter itself is not finite: that comes before everything else.",
         "Look at the values first, of frozen parameters, too.",
     )
-    root = build(lambda model, h: h.tanh() + model.scale.weight.sqrt(), scale=nn.Linear(1, 1, bias=False))
-    nn.init.zeros_(root.scale.weight)
+    root = build(lambda model, h: h.tanh() + model.part("scale").weight.sqrt(), scale=nn.Linear(1, 1, bias=False))
+    nn.init.zeros_(root.part("scale").weight)
     yield (
         "root of zero",
         root,
@@ -1706,17 +1733,23 @@ _DIAGNOSES_THAT_COUNT = ("healthy", "unused layer", "frozen layer")
 def diagnose(answer, case, see):
     """Give each parameter of a model exactly one verdict: values, flow, or integrity of the graph."""
     models = list(_broken_models(case))
-    for fault, model, loss, why, fix in models:
-        kept = {name: None if p.grad is None else p.grad.clone() for name, p in model.named_parameters()}
-        outcome = attempt(answer, model, loss)
+    outcomes = {}
+    # In another order for every case, but healthy first: an answer cannot count along.
+    for number in [0, *(1 + case.rng.permutation(len(models) - 1))]:
+        fault, model, loss, _, _ = models[number]
+        before = {name: None if p.grad is None else p.grad.clone() for name, p in model.named_parameters()}
+        outcomes[fault] = attempt(answer, model, loss)
         torch.set_grad_enabled(True)
-        if fault == "healthy":
-            see.form(
-                outcome.error if outcome.raised else _form_of_verdicts(outcome.value),
-                name="type of the verdicts",
-                why="The answer is a dictionary: name of the parameter -> one word.",
-                fix="One entry per named_parameters(), each a text.",
-            )
+        outcomes[fault, "stored"] = not all(_same_gradient(before[n], p.grad) for n, p in model.named_parameters())
+    first = outcomes["healthy"]
+    see.form(
+        first.error if first.raised else _form_of_verdicts(first.value),
+        name="type of the verdicts",
+        why="The answer is a dictionary: name of the parameter -> one word.",
+        fix="One entry per named_parameters(), each a text.",
+    )
+    for fault, _, _, why, fix in models:
+        outcome = outcomes[fault]
         see(
             fault,
             outcome if outcome.raised else _verdicts(outcome.value),
@@ -1724,25 +1757,26 @@ def diagnose(answer, case, see):
             why=why,
             fix=fix,
         )
-        for name, parameter in model.named_parameters():
-            same = parameter.grad is kept[name] if kept[name] is None else torch.equal(parameter.grad, kept[name])
-            if not same:
-                kept["changed"] = True
-        if fault == "zero-initialised head":
-            see(
-                "gradients left as they were",
-                "changed" not in kept,
-                share=0.2,
-                why="The diagnosis wrote to .grad: the next step trains on it.",
-                fix="torch.autograd.grad returns gradients and stores none.",
-            )
-            see(
-                "backward still works",
-                attempt(loss.backward).error,
-                share=0.2,
-                why="The diagnosis used the graph up.",
-                fix="retain_graph=True keeps it.",
-            )
+    see(
+        "gradients left as they were",
+        [fault for fault, *_ in models if outcomes[fault, "stored"]],
+        share=0.2,
+        why="The diagnosis wrote to .grad: the next step trains on it.",
+        fix="torch.autograd.grad returns gradients and stores none.",
+    )
+    see(
+        "backward still works",
+        [attempt(loss.backward).error for fault, _, loss, _, _ in models if fault in _DIAGNOSES_THAT_COUNT],
+        share=0.2,
+        why="The diagnosis used the graph up.",
+        fix="retain_graph=True keeps it.",
+    )
+
+
+def _same_gradient(before: torch.Tensor | None, after: torch.Tensor | None) -> bool:
+    if before is None or after is None:
+        return before is after
+    return torch.equal(before, after)
 
 
 def _form_of_verdicts(value: Any) -> str:

@@ -11,6 +11,13 @@ _ADVICE = [
     (r"strides? .*negative|negative stride", "copy the array first: array[..., ::-1].copy() has positive strides"),
     (r"view size is not compatible", "view never copies; ask whether a copy is allowed, then use reshape"),
     (r"not writable|read-only", "copy the array before you write into it"),
+    (r"not a multiple of the element", "torch needs steps of whole elements: give the tensor its own memory"),
+    (r"numpy\(\) on Tensor that requires grad", "NumPy knows no gradients: call detach() first"),
+    (
+        r"'numpy.ndarray' object has no attribute",
+        "an array came in: ask isinstance(x, torch.Tensor) before you treat it",
+    ),
+    (r"'float' object cannot be interpreted", "a float came where only a whole number will do"),
     (r"byte order", "change the byte order first: array.astype(array.dtype.newbyteorder('='))"),
     (r"can't convert np.ndarray of type", "this dtype has no counterpart in torch: convert the array first"),
     (r"Trying to resize storage|not resizable", "memory that NumPy owns cannot be resized: copy it first"),

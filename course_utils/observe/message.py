@@ -5,7 +5,7 @@ from __future__ import annotations
 from course_utils.observe.compare import Kind, Verdict
 from course_utils.observe.errors import advice
 
-__all__ = ["WIDTH", "lines", "points_text", "text"]
+__all__ = ["WIDTH", "lines", "one_line", "points_text", "text"]
 
 WIDTH = 83  # nbgrader validate indents by 4 and cuts at 87
 
@@ -15,9 +15,21 @@ def points_text(verdict: Verdict) -> str:
     return f"{verdict.points:g} of {verdict.max_points:g} points"
 
 
+def one_line(text: str, width: int) -> str:
+    """A text cut to one line that every front end can show: no control characters, no lone surrogates."""
+    line = " ".join(text[: 10 * width].split())
+    line = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
+    return line if len(line) <= width else line[: width - 3] + "..."
+
+
 def _cut(label: str, content: str) -> str:
-    line = f"{label:<9} {' '.join(content.split())}"
-    return line if len(line) <= WIDTH else line[: WIDTH - 3] + "..."
+    return f"{label:<9} {one_line(content, WIDTH - max(10, len(label) + 1))}"
+
+
+def _head(verdict: Verdict, where: str) -> str:
+    """Which exercise and fact, and the points; where it is too long, the fact's name is cut."""
+    end = f": {verdict.kind.value}, {points_text(verdict)}"
+    return one_line(f"{verdict.exercise}{where}", WIDTH - len(end)) + end
 
 
 def lines(verdict: Verdict, hidden: bool = False) -> list[str]:
@@ -27,14 +39,14 @@ def lines(verdict: Verdict, hidden: bool = False) -> list[str]:
     if first is not None and verdict.kind not in (Kind.CRASHED, Kind.RIGHT):
         case = f" (case {first.cases[0] + 1})" if len(first.cases) == 1 and first.cases[0] else ""
         where = f", {first.name}{case}"
-    head = f"{verdict.exercise}{where}: {verdict.kind.value}, {points_text(verdict)}"
+    head = _head(verdict, where)
     if verdict.kind is Kind.RIGHT:
-        return [head[:WIDTH]]
+        return [head]
     if verdict.kind in (Kind.SKIPPED, Kind.NOT_GRADABLE):
-        return [head[:WIDTH], _cut("why:", verdict.detail)]
+        return [head, _cut("why:", verdict.detail)]
     if verdict.kind is Kind.NAME_MISSING:
         return [
-            head[:WIDTH],
+            head,
             _cut("expected:", f"something called {verdict.exercise}"),
             _cut("got:", "no such name in this notebook"),
             _cut("why:", verdict.detail or "the cell that defines it was not run, failed, or uses another name"),
@@ -42,7 +54,7 @@ def lines(verdict: Verdict, hidden: bool = False) -> list[str]:
         ]
     if verdict.kind is Kind.NOT_STARTED:
         return [
-            head[:WIDTH],
+            head,
             _cut("why:", "the answer is still as it was handed out"),
             _cut("try:", f'write your answer above, check again; hint("{verdict.exercise}") helps'),
         ]
@@ -51,17 +63,17 @@ def lines(verdict: Verdict, hidden: bool = False) -> list[str]:
         place = f"raised at line {ended.line}" if ended.line else "raised before your first line was reached"
         fix = advice(ended.error, ended.message) or f'call it by hand; hint("{verdict.exercise}") helps'
         return [
-            head[:WIDTH],
+            head,
             _cut("expected:", "a result"),
             _cut("got:", f"{ended.error}: {ended.message}"),
             _cut("why:", verdict.detail or place),
             _cut("try:", fix),
         ]
     if first is None:
-        return [head[:WIDTH], _cut("why:", verdict.detail or "the check saw more facts than the reference has")]
+        return [head, _cut("why:", verdict.detail or "the check saw more facts than the reference has")]
     expected = "not shown: graded on other inputs than the check's" if hidden else first.expected
     return [
-        head[:WIDTH],
+        head,
         _cut("expected:", expected),
         _cut("got:", first.got),
         _cut("why:", first.why or "the reference behaves differently here"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -12,6 +13,8 @@ __all__ = ["COST_SHARE", "MIME", "Fact", "Spec", "decode_array"]
 
 MIME = "application/vnd.pytorch-foundations.facts+json"  # under which facts leave a student's kernel
 COST_SHARE = 0.4  # of the points, lost by an answer that is right but wasteful
+
+_STORED = re.compile(r"[<|][biufc]\d\d?")
 
 
 @dataclass(frozen=True)
@@ -72,11 +75,10 @@ class Fact:
 def decode_array(plain: dict[str, Any]) -> np.ndarray | None:
     """The numbers of an encoded array, or None where they were not kept or do not fit the stated shape."""
     try:
-        dtype = np.dtype(plain["stored"])
-        if dtype.kind not in "biufc":
+        if not _STORED.fullmatch(plain["stored"]):
             return None
         data = base64.b64decode(plain["data"], validate=True)
         shape = tuple(int(n) for n in plain["shape"])
-        return np.frombuffer(data, dtype).reshape(shape)
-    except (KeyError, TypeError, ValueError):
+        return np.frombuffer(data, np.dtype(plain["stored"])).reshape(shape)
+    except (KeyError, TypeError, ValueError, OverflowError):
         return None

@@ -16,7 +16,7 @@ import torch
 from course_utils.devices import seed_everything
 from course_utils.observe.case import Case
 from course_utils.observe.compare import Behaviour, Ended
-from course_utils.observe.facts import See
+from course_utils.observe.facts import See, class_name, error_text
 from course_utils.observe.guard import guard
 from course_utils.observe.plain import Fact
 from course_utils.observe.registry import Exercise
@@ -76,12 +76,11 @@ def observe(exercise: Exercise, answer: Any, seed: int, device: torch.device, ke
 
 def _explain(error: BaseException, case: int) -> Ended:
     frame, line = _own_line(error.__traceback__)
-    if isinstance(error, NotImplementedError) and not str(error):
+    text = error_text(error).strip()
+    kind = "crashed" if frame else "stopped"
+    if isinstance(error, NotImplementedError) and not text:
         kind = "not started"
-    else:
-        kind = "crashed" if frame else "stopped"
-    message = str(error).strip().split("\n")[0][:300]
-    return Ended(kind, type(error).__name__, message, line, case)
+    return Ended(kind, class_name(error), text.split("\n")[0][:300], line, case)
 
 
 def _own_line(trace: TracebackType | None) -> tuple[bool, str]:
