@@ -61,7 +61,6 @@ def _buffers(model: nn.Module) -> dict[str, torch.Tensor]:
 def _collector_off() -> Iterator[None]:
     """Without the garbage collector only reference counts free memory: a reference cycle stays, and shows."""
     was_on = gc.isenabled()
-    gc.collect()
     gc.disable()
     try:
         yield
@@ -166,9 +165,7 @@ def _cut_prediction(entry: Any) -> str:
     asked = '("shares", "cut", "raises")'
     if not isinstance(entry, (tuple, list)) or len(entry) != 3:
         return f"an entry in another form than {asked}"
-    return ", ".join(
-        _word(part, words, " / ".join(words)) for part, words in zip(entry, _CUT_WORDS, strict=True)
-    )
+    return ", ".join(_word(part, words, " / ".join(words)) for part, words in zip(entry, _CUT_WORDS, strict=True))
 
 
 @exercise(
@@ -589,7 +586,7 @@ def reached_parameters(answer, case, see):
     )
     see(
         "names",
-        _names(names),
+        _reached(names, model),
         why="A parameter is reached when the graph has a node that collects for it.",
         fix="Compare your names with these: how does the loss get to each of them?",
     )
@@ -597,7 +594,7 @@ def reached_parameters(answer, case, see):
     bias = model.part("second").bias
     see(
         "another loss of the same model",
-        _names(answer(bias.sum() + 0 * parts.detach().sum(), model)),
+        _reached(answer(bias.sum() + 0 * parts.detach().sum(), model), model),
         why="Only what this loss leads to counts, and not what the model could use.",
         fix="Start at loss.grad_fn; model is only asked for the names.",
     )
@@ -618,7 +615,7 @@ def reached_parameters(answer, case, see):
     outcome = attempt(answer, loss.detach(), model)
     see(
         "a loss outside any graph",
-        outcome if outcome.raised else _names(outcome.value),
+        outcome if outcome.raised else _reached(outcome.value, model),
         share=0.2,
         why="Such a loss reaches nothing, and the question still has an answer.",
         fix="Return an empty set where loss.grad_fn is None.",
@@ -629,8 +626,14 @@ def _are_names(value: Any) -> bool:
     return isinstance(value, (set, frozenset, list, tuple)) and all(isinstance(v, str) for v in value)
 
 
-def _names(value: Any) -> Any:
-    return sorted(value) if _are_names(value) else value
+def _reached(value: Any, model: nn.Module) -> Any:
+    """For every parameter whether it was named, so that a difference shows by its name; and names of none."""
+    if not _are_names(value):
+        return describe(value)
+    known = [name for name, _ in model.named_parameters()]
+    return {name: "reached" if name in value else "not reached" for name in known} | {
+        "names of no parameter": sorted(set(value) - set(known))
+    }
 
 
 # ------------------------------------------------------------------------------------------------ saved bytes
@@ -660,13 +663,13 @@ def saved_bytes(answer, case, see):
     """Count the bytes that autograd saves while a function runs: each storage once, parameters left out."""
     n, a, b, c = case.sizes(4, 4, 9)
     model = _filled(case, nn.Sequential(nn.Linear(a, b), nn.Tanh(), nn.Linear(b, c)))
-    x = _data(case, n, a)
+    x, first, second = _data(case, n, a), nn.Parameter(_data(case, a, b)), nn.Parameter(_data(case, b, c))
     runs: list[torch.Tensor] = []
     helped: list[bool] = []
 
     def forward() -> torch.Tensor:
         helped.append(_asked_by_meter())
-        runs.append(model(x).square().sum())
+        runs.append(((x @ first).tanh() @ second).square().sum())
         return runs[-1]
 
     count = answer(forward)
@@ -719,12 +722,11 @@ def saved_bytes(answer, case, see):
         fix="Start from 0, and count only what the hook is given.",
     )
     failed = attempt(runs[0].backward).error
-    counted = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
-    model.zero_grad()
-    model(x).square().sum().backward()
+    wanted = torch.autograd.grad(((x @ first).tanh() @ second).square().sum(), (first, second))
+    same = [p.grad is not None and torch.equal(p.grad, g) for p, g in zip((first, second), wanted, strict=True)]
     see(
         "backward still works",
-        failed or [g is not None and torch.equal(p.grad, g) for p, g in zip(model.parameters(), counted, strict=True)],
+        failed or same,
         why="The graph got something back that is not the saved tensor.",
         fix="pack must return the tensor, and unpack must give it back.",
     )
@@ -785,10 +787,10 @@ def GradientRecorder(answer, case, see):  # the name of the class that the learn
     n, width, rows = case.sizes(3, 3, 8)
     model = _filled(case, _Reused(n, width))
     x, other = _data(case, rows, n), _data(case, rows + 1, n)
-    recorder = answer(model)
     seen: list[int] = []
     user_hook = model.head.register_forward_hook(lambda *_: seen.append(1))  # the caller's own hook
     before = _hooks(model)
+    recorder = answer(model)
     with recorder as entered:
         model(x).square().sum().backward()
     norms = _norms(recorder)
@@ -821,18 +823,21 @@ def GradientRecorder(answer, case, see):  # the name of the class that the learn
         fix="Append to the list of the right module; mind names in closures.",
     )
     see(
+        "gradients of the parameters",
+        [
+            torch.equal(p.grad, gradients[k]) if p.grad is not None else gradients[k] is None
+            for k, p in model.named_parameters()
+        ],
+        why="With the recorder the model gets other gradients than without it.",
+        fix="A hook that returns something replaces the gradient: return None.",
+    )
+    see(
         "norms",
         norms,
         atol=1e-9,
         rtol=1e-9,
         why="The norm of the gradient with respect to the output of the module.",
         fix="Look at the gradient of the output as it was before an in-place layer.",
-    )
-    see(
-        "gradients of the parameters",
-        [torch.equal(p.grad, gradients[k]) if p.grad is not None else gradients[k] is None for k, p in model.named_parameters()],
-        why="With the recorder the model gets other gradients than without it.",
-        fix="A hook that returns something replaces the gradient: return None.",
     )
     _no_hook_left(see, before, model)
     see(
@@ -1490,7 +1495,9 @@ class _Layers(nn.Module):
     ``between(model, h)`` is applied to what the first layer gives.
     """
 
-    def __init__(self, case: Any, layers: dict[str, nn.Module], between: Callable[[Any, torch.Tensor], torch.Tensor]) -> None:
+    def __init__(
+        self, case: Any, layers: dict[str, nn.Module], between: Callable[[Any, torch.Tensor], torch.Tensor]
+    ) -> None:
         super().__init__()
         self.place = _renamed(case, self, layers)
         self.between = between
@@ -1945,9 +1952,7 @@ def _outlives(apply: Callable[..., torch.Tensor], x: torch.Tensor) -> bool:
         out = apply(x.clone().requires_grad_())
         ref = weakref.ref(out)
         del out
-        alive = ref() is not None
-    gc.collect()
-    return alive
+        return ref() is not None
 
 
 # ------------------------------------------------------------------------------------------------ BatchNorm
