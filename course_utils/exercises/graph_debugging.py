@@ -16,6 +16,7 @@ from torch import nn
 
 from course_utils import meter
 from course_utils.observe import NotStarted, attempt, describe, exercise
+from course_utils.observe.guard import take_saved_tensors_hooks
 
 SECTION = "graph_debugging"
 DOUBLE = torch.float64  # gradients are compared closely, so rounding must be far below every tolerance
@@ -732,15 +733,14 @@ def saved_bytes(answer, case, see):
     )
     see(
         "an error of the function",
-        [attempt(answer, lambda: torch.zeros(2) @ torch.zeros(3)).raised, _saved_hooks_active()],
+        {
+            "reaches the caller": attempt(answer, lambda: torch.zeros(2) @ torch.zeros(3)).raised,
+            "hooks left on": len(take_saved_tensors_hooks()),
+        },
         share=0.15,
         why="An error must reach the caller, and no hook may stay switched on.",
         fix="Use `with saved_tensors_hooks(...)`, and catch nothing.",
     )
-
-
-def _saved_hooks_active() -> bool:
-    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
 # ------------------------------------------------------------------------------------------------ hooks
@@ -1006,8 +1006,7 @@ def first_bad_module(answer, case, see):
     x = _data(case, rows, n)
 
     def named(model: nn.Module, batch: torch.Tensor = x) -> Any:
-        name = answer(model, batch)
-        return name if isinstance(name, str) or name is None else describe(name)
+        return _module_name(answer(model, batch))
 
     new = lambda *args, **kwargs: _filled(case, _Parts(case, n, *args, **kwargs))  # noqa: E731
     in_body = named(new({"body": value}))
@@ -1015,7 +1014,7 @@ def first_bad_module(answer, case, see):
         "a part in the middle",
         in_body,
         why="The bad numbers come out of this module first; later ones inherit them.",
-        fix="Look at each output inside the hook, with isfinite, and keep the first.",
+        fix="Look inside the hook, with isfinite, and keep the first to fire.",
     )
     see(
         "two bad parts",
@@ -1093,9 +1092,13 @@ def first_bad_module(answer, case, see):
 
 
 def _name_of(outcome: Any) -> Any:
-    if outcome.raised or isinstance(outcome.value, str) or outcome.value is None:
-        return outcome
-    return describe(outcome.value)
+    return outcome if outcome.raised else _module_name(outcome.value)
+
+
+def _module_name(value: Any) -> Any:
+    if value == "":
+        return "'' (the model itself)"
+    return value if isinstance(value, str) or value is None else describe(value)
 
 
 # ------------------------------------------------------------------------------------------------ finite gradients
@@ -1146,7 +1149,7 @@ def safe_norm(answer, case, see):
     see(
         "values",
         norm,
-        atol=1e-12,
+        atol=1e-10,
         why="The norm of a row is the root of its sum of squares, exactly.",
         fix="Add nothing under the root: it shows at zero, and in small rows.",
     )
@@ -1213,6 +1216,12 @@ def masked_sqrt(answer, case, see):
         why="The root where x > 0; exactly 0 at 0 and below it.",
         fix="Add nothing under the root, and set the masked places to 0.",
     )
+    see(
+        "input left as it was",
+        torch.equal(x, kept),
+        why="The caller's tensor was changed.",
+        fix="Work out of place: torch.where makes a new tensor.",
+    )
     gradient = _gradient(answer, x, weights)
     see(
         "gradient is finite",
@@ -1249,12 +1258,6 @@ def masked_sqrt(answer, case, see):
         _gradcheck(answer, _away_from(kept[:4], 0.0)),
         why="The gradient is not that of the values that come out.",
         fix="Do not detach a part of the formula or change gradients by a hook.",
-    )
-    see(
-        "input left as it was",
-        torch.equal(x, kept),
-        why="The caller's tensor was changed.",
-        fix="Work out of place: torch.where makes a new tensor.",
     )
 
 
@@ -1425,10 +1428,10 @@ def _kept_by(answer: Any, model: nn.Module, layer: str, *args: Any) -> int:
 )
 def accumulate(answer, case, see):
     """Leave the full batch's gradients in the parameters, from micro-batches of unequal sizes, one graph at a time."""
-    features, hidden = case.sizes(2, 20, 40)
+    features, hidden = case.sizes(2, 8, 14)
     model = _filled(case, nn.Sequential(nn.Linear(features, hidden), nn.Tanh(), nn.Linear(hidden, 3)))
     model[2].bias.requires_grad_(False)
-    sizes = case.sizes(5, 24, 60) if case.index else (*case.sizes(4, 30, 60), 7)
+    sizes = case.sizes(5, 80, 120) if case.index else (*case.sizes(4, 90, 120), 7)
     batches = [(_data(case, size, features), _data(case, size, 3)) for size in sizes]
     loss_function = F.smooth_l1_loss if case.index else F.mse_loss
     for parameter in model.parameters():
@@ -1438,7 +1441,7 @@ def accumulate(answer, case, see):
     average = answer(model, batches, loss_function)
     gradients = [p.grad for p in model.parameters()]
     see.form(
-        ["float" if type(average) is float else describe(average), gradients],
+        f"{describe(average)}, gradients: {describe(gradients)}",
         name="type of result and gradients",
         why="A float comes back; gradients are where backward puts them.",
         fix="Return a number without a graph: item(); leave p.grad to backward.",
@@ -1689,9 +1692,9 @@ def _broken_models(case: Any) -> Iterator[tuple[str, nn.Module, torch.Tensor, st
         "A model without parameters has no verdicts.",
         "Return an empty dictionary; autograd.grad wants at least one input.",
     )
-    spoilt_value = build(extra=nn.Linear(n, 2))
+    spoilt_value = build(spare=nn.Linear(n, 2), extra=nn.Linear(n, 2))
     with torch.no_grad():
-        spoilt_value.part("last").bias[0] = float("inf")
+        spoilt_value.part("spare").bias[0] = float("inf")
         spoilt_value.part("extra").weight[0, 0] = float("nan")
         spoilt_value.part("extra").requires_grad_(False)
     yield (
@@ -1699,7 +1702,7 @@ def _broken_models(case: Any) -> Iterator[tuple[str, nn.Module, torch.Tensor, st
         spoilt_value,
         run(spoilt_value),
         "The parameter itself is not finite: that comes before everything else.",
-        "Look at the values first, of frozen parameters, too.",
+        "Look at the values first, of frozen and of unused parameters, too.",
     )
     root = build(lambda model, h: h.tanh() + model.part("scale").weight.sqrt(), scale=nn.Linear(1, 1, bias=False))
     nn.init.zeros_(root.part("scale").weight)
@@ -1879,6 +1882,13 @@ def HardSwish(answer, case, see):
         why="Everything stays in the dtype of x.",
         fix="Build no float64 or default-dtype constants into forward or backward.",
     )
+    see(
+        "outputs kept alive",
+        _outlives(apply, x),
+        share=0.25,
+        why="The output holds its node, and the node's ctx holds the output: a cycle.",
+        fix="Do not keep an output as an attribute of ctx.",
+    )
     saved = meter.bytes_saved_for_backward(apply, x.clone().requires_grad_())
     see(
         "bytes saved for backward",
@@ -1895,13 +1905,6 @@ def HardSwish(answer, case, see):
         share=0.2,
         why="A tensor kept as an attribute of ctx has no guard: wrong gradients.",
         fix="ctx.save_for_backward(x), then ctx.saved_tensors in backward.",
-    )
-    see(
-        "outputs kept alive",
-        _outlives(apply, x),
-        share=0.25,
-        why="The output holds its node, and the node's ctx holds the output: a cycle.",
-        fix="Do not keep an output as an attribute of ctx.",
     )
     leaf = x.clone().requires_grad_()
     second = attempt(lambda: torch.autograd.grad(_first_gradient(apply, leaf, weights).sum(), leaf)[0])

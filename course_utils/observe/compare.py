@@ -114,7 +114,8 @@ class Verdict:
         """The finding to talk about: the first essential one that fails, else the first that fails."""
         failed = [f for f in self.findings if not f.ok]
         essential = [f for f in failed if f.spec.share is None]
-        return (essential or failed or [None])[0]
+        seen = [f for f in essential if f.seen]  # what was not reached has no reason of its own to tell
+        return (seen or essential or failed or [None])[0]
 
 
 def compare(expected: Behaviour, got: list[tuple[str, Any]], ended: Ended | None, max_points: float) -> Verdict:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import gc
 from collections import Counter, deque
 
 import numpy as np
@@ -116,7 +115,9 @@ def saved_as_numpy_integers():
     return {row: np.int64(entry) for row, entry in _saved_table().items()}
 
 
-@wrong("predict_saved", fails="h = (x @ w1).relu(); with torch.no_grad(): out = h @ w2", says="frees nothing", factory=True)
+@wrong(
+    "predict_saved", fails="h = (x @ w1).relu(); with torch.no_grad(): out = h @ w2", says="frees nothing", factory=True
+)
 def no_grad_late_saves_a_third():
     """Believes that no_grad around the last step frees what was kept: 37 % less."""
     return _saved_table(no_grad_late=141)
@@ -192,9 +193,7 @@ def inplace_always_breaks():
 @wrong("predict_inplace", fails="x = w.exp(); x += 1", says="from its result", factory=True)
 def inplace_always_works():
     """Believes that += on anything but a leaf is fine."""
-    return _inplace_table(
-        exp="works", relu="works", sigmoid="works", norm="works", square="works", data="works"
-    )
+    return _inplace_table(exp="works", relu="works", sigmoid="works", norm="works", square="works", data="works")
 
 
 @wrong("predict_inplace", fails="w += 1; x = w * 2", says="leaf", factory=True)
@@ -561,9 +560,7 @@ def compares_the_numbers(loss, model):
     """Compares values: a bias of zeros is taken for another one."""
     leaves = _leaves(loss)
     return {
-        n
-        for n, p in model.named_parameters()
-        if any(p.shape == leaf.shape and torch.equal(p, leaf) for leaf in leaves)
+        n for n, p in model.named_parameters() if any(p.shape == leaf.shape and torch.equal(p, leaf) for leaf in leaves)
     }
 
 
@@ -756,7 +753,9 @@ def recorder_with_an_exit_stack():
 
         def _hook(self, name, module, inputs, output):
             if output.grad_fn is not None:
-                handle = output.register_hook(lambda grad: self.norms[name].append(float(torch.linalg.vector_norm(grad))))
+                handle = output.register_hook(
+                    lambda grad: self.norms[name].append(float(torch.linalg.vector_norm(grad)))
+                )
                 self.stack.callback(handle.remove)
 
         def __enter__(self):
@@ -855,7 +854,7 @@ def _tensor_hook(recorder, name):
     return hook
 
 
-@wrong("GradientRecorder", kind=Kind.CRASHED, says="output tensor", factory=True)
+@wrong("GradientRecorder", kind=Kind.CRASHED, says="exclude each other", factory=True)
 def recorder_of_full_backward_hooks():
     """register_full_backward_hook, and an in-place ReLU behind it."""
 
@@ -1126,9 +1125,7 @@ def stops_by_an_exception(model, x):
 def _bad_modules(model, x, finite=_all_finite, modules=None, call=None, keep=True, restore=True):
     bad, handles = [], []
     for name, module in (modules or dict)(model.named_modules()).items():
-        handles.append(
-            module.register_forward_hook(lambda m, i, o, name=name: None if finite(o) else bad.append(name))
-        )
+        handles.append(module.register_forward_hook(lambda m, i, o, name=name: None if finite(o) else bad.append(name)))
     buffers = [(b, b.clone()) for b in model.buffers()]
     try:
         with torch.no_grad():
@@ -1166,7 +1163,7 @@ def looks_when_all_is_over(model, x):
     return next((name for name, o in outputs.items() if not _all_finite(o)), None)
 
 
-@wrong("first_bad_module", fails="two bad parts", says="order of execution")
+@wrong("first_bad_module", fails="a part in the middle", says="later ones inherit")
 def first_in_the_order_of_definition(model, x):
     """Takes the order of named_modules for the order of execution."""
     bad = _bad_modules(model, x)
@@ -1182,7 +1179,7 @@ def only_nan_is_bad(model, x):
     return bad[0] if bad else None
 
 
-@wrong("first_bad_module", fails="a part in the middle", says="keep the first")
+@wrong("first_bad_module", fails="a part in the middle", says="keep the first to fire")
 def names_the_last(model, x):
     """Overwrites the name at every bad output."""
     bad = _bad_modules(model, x)
@@ -1293,13 +1290,19 @@ def where_behind_the_root(x):
     return torch.where(squares == 0, 0.0, squares.sqrt())
 
 
-@wrong("safe_norm", fails="gradient is finite", says="derivative is infinite")
-def clamped_to_zero(x):
-    """clamp(min=0) keeps 0 as it is."""
+@right("safe_norm")
+def norm_with_a_clamp(x):
+    # clamp's backward selects instead of multiplying: no inf * 0 at its edge
     return x.square().sum(dim=-1).clamp(min=0).sqrt()
 
 
-@wrong("safe_norm", fails="gradient", says="x / norm")
+@wrong("safe_norm", fails="gradient is finite", says="derivative is infinite")
+def square_root_as_a_power(x):
+    """** 0.5 is the same root."""
+    return (x * x).sum(dim=-1) ** 0.5
+
+
+@wrong("safe_norm", fails="gradient", says="2 times the expected")
 def detached_root(x):
     """The gradient is finite because half of it is gone."""
     squares = x.square().sum(dim=-1)
@@ -1340,10 +1343,16 @@ def where_over_a_root(x):
     return torch.where(x > 0, x.sqrt(), 0.0)
 
 
-@wrong("masked_sqrt", fails="gradient is finite", says="before sqrt")
+@right("masked_sqrt")
 def root_of_relu(x):
-    """relu makes zeros, and at zero the root's derivative is infinite."""
+    # relu's backward selects instead of multiplying: what comes back at a masked place is dropped, inf or not
     return x.relu().sqrt()
+
+
+@wrong("masked_sqrt", fails="gradient is finite", says="before sqrt")
+def zero_in_the_masked_places(x):
+    """Multiplies by the mask before the root: inf * 0 on the way back."""
+    return (x * (x > 0)).sqrt()
 
 
 @wrong("masked_sqrt", fails="values", says="masked places")
@@ -1506,11 +1515,9 @@ def gradient_with_a_graph(model, layer, x, target):
         kept.append(output.detach().requires_grad_())
         return kept[0].clone()
 
-    with torch.enable_grad():
-        with model.get_submodule(layer).register_forward_hook(hook):
-            score = model(x).gather(1, target[:, None]).square().sum() / 2
-            score = model(x).gather(1, target[:, None]).sum() + 0 * score
-        return torch.autograd.grad(score, kept[1], create_graph=True)[0] + 0 * kept[1]
+    with torch.enable_grad(), model.get_submodule(layer).register_forward_hook(hook):
+        score = model(x).gather(1, target[:, None]).sum()
+    return torch.autograd.grad(score, kept[0], create_graph=True)[0]
 
 
 @wrong("feature_gradient", fails="hooks left on the model", says="handle")
@@ -1534,7 +1541,7 @@ def gradient_that_keeps_the_scores(model, layer, x, target):
     return _feature_gradient(model, layer, x, target, pick=pick)
 
 
-@wrong("feature_gradient", fails="forward passes", says="one forward pass", kind=Kind.WASTEFUL)
+@wrong("feature_gradient", fails="forward passes", says="One forward pass is enough", kind=Kind.WASTEFUL)
 def gradient_in_two_passes(model, layer, x, target):
     """One pass for the scores, one for the feature."""
     with torch.no_grad():
@@ -1606,7 +1613,7 @@ def mean_of_means(model, batches, loss_function):
     return average
 
 
-@wrong("accumulate", fails="gradients", says="full batch", kind=None)
+@wrong("accumulate", fails="gradients", says="by its size")
 def sum_of_means(model, batches, loss_function):
     """Does not divide at all."""
     model.zero_grad()
@@ -1819,8 +1826,8 @@ def diagnose_frozen_is_unreached(model, loss):
     return {n: "unreached" if v == "frozen" else v for n, v in _diagnosis(model, loss).items()}
 
 
-@wrong("diagnose", fails="healthy", says="healthy")
-def diagnose_any_zero_is_dead(model, loss):
+@wrong("diagnose", fails="type of the verdicts", says="One entry")
+def diagnose_tells_faults_only(model, loss):
     """Reports healthy parameters only if something is wrong: the dictionary misses the others."""
     return {n: v for n, v in _diagnosis(model, loss).items() if v != "healthy"}
 
@@ -1979,7 +1986,9 @@ def hard_swish_without_the_cuts():
     return _hard_swish(slope=lambda x: (2 * x + 3) / 6)
 
 
-@wrong("HardSwish", fails="an in-place change of x in between", says="save_for_backward", kind=Kind.PARTLY, factory=True)
+@wrong(
+    "HardSwish", fails="an in-place change of x in between", says="save_for_backward", kind=Kind.PARTLY, factory=True
+)
 def hard_swish_on_ctx():
     """ctx.x = x: nobody notices when x is changed."""
     return _hard_swish(save=lambda ctx, x, y: setattr(ctx, "x", x), load=lambda ctx: ctx.x)
@@ -2140,19 +2149,19 @@ def watch_a_deep_copy(model, batches):
 
 @wrong("watch_batchnorm", fails="drift", says="eval mode")
 def watch_in_train_mode(model, batches):
-    """no_grad is enough, it is believed: dropout is on, and the statistics move."""
-    return _watch(model, batches[:-1] + [batches[-1].repeat(2, 1, 1, 1)] if False else batches[:1], train=True)
+    """no_grad is enough, it is believed: dropout is on, and the statistics move. (A batch of one is doubled to run.)"""
+    return _watch(model, [b.repeat(2, 1, 1, 1) if len(b) == 1 else b for b in batches], train=True)
 
 
 @wrong("watch_batchnorm", fails="running statistics left as they were", says="no_grad does not")
 def watch_and_move_the_statistics(model, batches):
-    """A pass in train mode for warming up, then the right one with the old statistics."""
-    before = {n: (m.running_mean.clone(), m.running_var.clone()) for n, m in model.named_modules() if hasattr(m, "running_mean") and m.running_mean is not None}
+    """One more pass in train mode, under no_grad, for the log."""
     drift = _watch(model, batches)
+    modes = {m: m.training for m in model.modules()}
     with torch.no_grad():
-        model.train()
-        model.norm.eval() if before else None
-        model(batches[0])
+        model.train()(batches[0])
+    for m, mode in modes.items():
+        m.training = mode
     return drift
 
 
