@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-__all__ = ["Drawing", "Node", "draw_fx", "draw_graph"]
+__all__ = ["Drawing", "Node", "draw_fx", "draw_graph", "walk"]
 
 LIMIT = 60  # nodes drawn by default: more do not fit on a screen
 MOST = 250  # nodes drawn at all: Mermaid refuses pictures of more than 500 edges or 50,000 characters
@@ -69,7 +69,7 @@ class Drawing:
         self.nodes = nodes
         while True:  # labels may be long: fewer nodes, until Mermaid takes the text
             self.mermaid, self.text = self._mermaid(), self._text()
-            if len(self.mermaid) <= MAX_TEXT and self._edges() <= MAX_EDGES or len(self.nodes) == 1:
+            if (len(self.mermaid) <= MAX_TEXT and self._edges() <= MAX_EDGES) or len(self.nodes) == 1:
                 break
             self.nodes = self.nodes[: max(1, len(self.nodes) * 3 // 4)]
 
@@ -190,21 +190,22 @@ def draw_graph(loss: torch.Tensor, model: nn.Module | None = None, limit: int = 
         note = f"{_shape(loss.shape)}, no grad_fn: {state}"
         return Drawing("a graph of 1 node, without any operator", [Node(0, " = ".join(title), [note], leaf=True)], 1, 0)
 
-    order = _walk(loss.grad_fn)
+    order = walk(loss.grad_fn)
     storages: dict[int, torch.UntypedStorage] = {}
+    numbers = {function: number for number, function in enumerate(order)}
     nodes = []
-    for number, (function, following) in enumerate(order.values()):
+    for number, (function, following) in enumerate(order.items()):
         node = (
             _leaf(number, function, names) if hasattr(function, "variable") else _operator(number, function, storages)
         )
-        node.next = [list(order).index(f) for f in following] if number < limit else []
+        node.next = [numbers[child] for child in following]
         nodes.append(node)
     saved = sum(storage.nbytes() for storage in storages.values())
     head = f"a graph of {len(nodes)} nodes that keeps {_bytes(saved)} for the backward pass, parameters not counted"
     return Drawing(head, nodes[:limit], len(nodes), saved)
 
 
-def _walk(root: Any) -> dict[Any, tuple[Any, list[Any]]]:
+def walk(root: Any) -> dict[Any, tuple[Any, list[Any]]]:
     """All nodes, breadth first, each with the nodes that follow it. Keeps the nodes alive: their ids are reused."""
     order: dict[Any, tuple[Any, list[Any]]] = {root: (root, [])}
     queue = deque([root])
@@ -213,9 +214,9 @@ def _walk(root: Any) -> dict[Any, tuple[Any, list[Any]]]:
         for child, _ in function.next_functions:
             if child is None:
                 continue
-            order[function][1].append(child)
+            order[function].append(child)
             if child not in order:
-                order[child] = (child, [])
+                order[child] = []
                 queue.append(child)
     return order
 

@@ -198,12 +198,15 @@ class Saved:
         Bytes of the distinct storages that were saved; parameters and their views are left out, they exist anyway.
     tensors : int
         How many tensors were saved, parameters left out.
+    kept : int
+        Bytes of those that were still saved when the function had returned: the rest hung on a graph that nothing holds.
     result : Any
         What the function returned, so that its graph stays alive while it is looked at.
     """
 
     bytes: int
     tensors: int
+    kept: int
     result: Any
 
 
@@ -213,17 +216,17 @@ def bytes_saved_for_backward(function: Callable[..., Any], *args: Any, **kwargs:
     Source: ``torch.autograd.graph.saved_tensors_hooks``.
     """
     storages: dict[int, torch.UntypedStorage] = {}
-    count = 0
+    saved: list[weakref.ref[torch.Tensor]] = []
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
-        nonlocal count
         # Linear saves its weight transposed: a view, whose base is the parameter.
         if not isinstance(tensor, torch.nn.Parameter) and not isinstance(tensor._base, torch.nn.Parameter):
-            count += 1
+            saved.append(weakref.ref(tensor))
             storage = tensor.untyped_storage()
             storages[storage._cdata] = storage
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         result = function(*args, **kwargs)
-    return Saved(sum(s.nbytes() for s in storages.values()), count, result)
+    kept = storage_bytes(*[tensor for ref in saved if (tensor := ref()) is not None])
+    return Saved(sum(s.nbytes() for s in storages.values()), len(saved), kept, result)

@@ -18,6 +18,7 @@ from torch import nn
 
 from course_utils import plots
 from course_utils.demos import table
+from course_utils.graphs import Node, draw_graph, walk
 from course_utils.widgets import can_interact, display_widget
 
 __all__ = ["BackwardPass", "backward_explorer", "record_backward"]
@@ -37,29 +38,21 @@ class _Gradient:
     text: str
 
 
-@dataclass(frozen=True)
-class _Node:
-    label: str
-    leaf: bool
-    saves: str
-    next: tuple[int, ...]
-
-
 @dataclass
 class BackwardPass:
     """What happened during one backward pass.
 
     Attributes
     ----------
-    nodes : list
-        The nodes of the graph, the loss's own first.
+    nodes : list of Node
+        The nodes of the graph, as :func:`~course_utils.graphs.draw_graph` draws them; the loss's own is the first.
     order : list of int
         The nodes in the order in which they ran.
     arrived, left : dict
         For every node that ran, its incoming and outgoing gradients as text.
     """
 
-    nodes: list[_Node]
+    nodes: list[Node]
     order: list[int] = field(default_factory=list)
     arrived: dict[int, list[str]] = field(default_factory=dict)
     left: dict[int, list[_Gradient]] = field(default_factory=dict)
@@ -70,7 +63,7 @@ class BackwardPass:
     def rows(self) -> list[tuple[int, str, str, str]]:
         """All steps as a table: number, node, what arrives, what leaves."""
         return [
-            (k + 1, self.nodes[i].label, "; ".join(self.arrived[i]), "; ".join(g.text for g in self.left[i]))
+            (k + 1, self.nodes[i].title, "; ".join(self.arrived[i]), "; ".join(g.text for g in self.left[i]))
             for k, i in enumerate(self.order)
         ]
 
@@ -78,19 +71,20 @@ class BackwardPass:
         """What the node of this step (from 0) gets, needs and sends, in lines of text."""
         number = self.order[step]
         node = self.nodes[number]
-        lines = [f"step {step + 1} of {len(self)}: {node.label}", "", "arrives"]
+        lines = [f"step {step + 1} of {len(self)}: {self.nodes[number].title}", "", "arrives"]
         lines += [f"  {text}" for text in self.arrived[number]]
         if node.leaf:
             return [*lines, "", "added to .grad of this leaf"]
-        lines += ["", "saved in the forward pass", f"  {node.saves}", "", "leaves"]
+        saved = [f"  {note.removeprefix('saves ')}" for note in node.notes if note.startswith("saves ")]
+        lines += ["", "saved in the forward pass", *(saved or ["  nothing"]), "", "leaves"]
         for gradient in self.left[number]:
-            where = "nobody needs it" if gradient.node is None else f"to {self.nodes[gradient.node].label}"
+            where = "nobody needs it" if gradient.node is None else f"to {self.nodes[gradient.node].title}"
             lines.append(f"  {gradient.text} {where}")
         return lines
 
     def alt_text(self, step: int) -> str:
         """The picture of a step, in words."""
-        names = ", ".join(self.nodes[n].label for n in self.order)
+        names = ", ".join(self.nodes[n].title for n in self.order)
         words = [line.strip() for line in self.describe(step) if line]
         return f"A graph of {len(self.nodes)} nodes. Backward runs through them in this order: {names}. " + "; ".join(
             words
@@ -99,20 +93,6 @@ class BackwardPass:
 
 def _measure(gradient: torch.Tensor | None) -> str:
     return "no gradient" if gradient is None else f"{tuple(gradient.shape)}, norm {gradient.norm().item():.3g}"
-
-
-def _saves(node: Any) -> str:
-    kept = []
-    for name in dir(node):
-        if name.startswith("_saved_"):
-            value = getattr(node, name)
-            if isinstance(value, torch.Tensor):
-                kept.append(f"{name.removeprefix('_saved_')} {tuple(value.shape)}")
-    return ", ".join(kept) or "no tensor"
-
-
-def _short(name: str) -> str:
-    return name.removeprefix("torch::autograd::").rstrip("0123456789").removesuffix("Backward")
 
 
 def record_backward(loss: torch.Tensor, model: nn.Module | None = None) -> BackwardPass:
@@ -127,32 +107,25 @@ def record_backward(loss: torch.Tensor, model: nn.Module | None = None) -> Backw
 
     Raises
     ------
+    TypeError
+        If ``loss`` is no tensor or ``model`` no module.
     ValueError
         If ``loss`` is no single number, has no graph, or has a graph that is too large to draw.
     """
+    drawing = draw_graph(loss, model, limit=MAX_NODES)
     if loss.numel() != 1 or loss.grad_fn is None:
         raise ValueError("record_backward needs a loss of one number that is the result of a recorded computation")
-    names = {id(p): name for name, p in model.named_parameters()} if model is not None else {}
-    found = [loss.grad_fn]
-    for node in found:  # grows while it is walked through
-        found += dict.fromkeys(n for n, _ in node.next_functions if n is not None and n not in found)
-        if len(found) > MAX_NODES:
-            raise ValueError(f"the graph has more than {MAX_NODES} nodes: take a smaller model, or draw_graph")
-    number = {node: i for i, node in enumerate(found)}
-    nodes, leaves = [], []
-    for node in found:
-        leaf = getattr(node, "variable", None)
-        if leaf is not None:
-            leaves.append(leaf)
-            label = f"{names.get(id(leaf), 'leaf')} {tuple(leaf.shape)}"
-        else:
-            label = _short(node.name())
-        following = tuple(number[n] for n, _ in node.next_functions if n is not None)
-        nodes.append(_Node(label, leaf is not None, _saves(node), following))
-    recorded = BackwardPass(nodes)
+    if drawing.total > MAX_NODES:
+        raise ValueError(
+            f"a graph of {drawing.total} nodes, more than {MAX_NODES}: take a smaller model, or draw_graph"
+        )
+    functions = list(walk(loss.grad_fn))
+    number = {function: i for i, function in enumerate(functions)}
+    leaves = [function.variable for function in functions if hasattr(function, "variable")]
+    recorded = BackwardPass(drawing.nodes)
 
-    def watch(i: int, node: Any) -> Callable[..., None]:
-        targets = [None if n is None else number[n] for n, _ in node.next_functions]
+    def watch(i: int, function: Any) -> Callable[..., None]:
+        targets = [None if f is None else number[f] for f, _ in function.next_functions]
 
         def look(outgoing: tuple[Any, ...], incoming: tuple[Any, ...]) -> None:
             recorded.order.append(i)
@@ -163,7 +136,7 @@ def record_backward(loss: torch.Tensor, model: nn.Module | None = None) -> Backw
         return look
 
     before = [leaf.grad for leaf in leaves]
-    handles = [node.register_hook(watch(i, node)) for i, node in enumerate(found)]
+    handles = [function.register_hook(watch(i, function)) for i, function in enumerate(functions)]
     try:
         for leaf in leaves:
             leaf.grad = None
@@ -177,7 +150,7 @@ def record_backward(loss: torch.Tensor, model: nn.Module | None = None) -> Backw
 
 
 # ------------------------------------------------------------------------------------------------ the picture
-def _places(nodes: list[_Node]) -> list[tuple[float, float]]:
+def _places(nodes: list[Node]) -> list[tuple[float, float]]:
     """A column and a row for each node: below all nodes that lead to it, near the middle of them."""
     row = [0] * len(nodes)
     for (
@@ -251,7 +224,7 @@ def _draw_graph(axes: Axes, recorded: BackwardPass, places: list[tuple[float, fl
         axes.text(
             x,
             y,
-            f"{sign}{order}{node.label}",
+            f"{sign}{order}{node.title}",
             ha="center",
             va="center",
             fontsize=8,
