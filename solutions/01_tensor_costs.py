@@ -764,7 +764,7 @@ stride_picture(
 #
 # Try it. Can you find
 #
-# 1. a tensor that does not begin at place 0,
+# 1. a tensor that is contiguous and does not begin at place 0,
 # 2. a tensor that is not contiguous, and yet `view(-1)` is possible,
 # 3. a permuted tensor whose arrows all point forward?
 
@@ -772,7 +772,7 @@ stride_picture(
 stride_explorer(start=1, step=2, element=2)
 
 # %% [markdown]
-# One solution for each: (1) any slice that starts at 1; (2) shape 12 with step 2: one stride is enough to describe
+# One solution for each: (1) shape 3 x 4 as it is, from row 1 with step 1; (2) shape 12 with step 2: one stride is enough to describe
 # it; (3) shape 2 x 3 x 2 with `permute(2, 0, 1)` and a slice that starts at 1: the axis that jumped has only one
 # step left.
 
