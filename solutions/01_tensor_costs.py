@@ -59,7 +59,7 @@ print("one row of", embeddings[0].nbytes, "bytes, saved: ", file.getbuffer().nby
 # | 6 | Contiguity: when to care, when not to | 10 |
 # | 7 | Bytes that stay | 10 |
 #
-# Every exercise says its own minutes. You need not do all of it at once.
+# Every exercise says its own minutes; together they take about three hours. You need not do all of it at once.
 
 # %% [markdown]
 # ### How this notebook works
