@@ -169,9 +169,20 @@ def compare(expected: Behaviour, got: list[tuple[str, Any]], ended: Ended | None
     return Verdict(expected.exercise, kind, points, max_points, findings, ended)
 
 
+_SECRET = "not told here: run it and look"
+
+
 def _unseen(fact: Fact, ended: Ended | None) -> Finding:
     got = f"not reached: {ended.error}" if ended else "not observed"
-    return Finding(fact.name, False, fact.spec, _text(fact.value), got, cases=(fact.case,), seen=False)
+    return Finding(
+        fact.name,
+        False,
+        fact.spec,
+        _SECRET if fact.spec.secret else _text(fact.value),
+        got,
+        cases=(fact.case,),
+        seen=False,
+    )
 
 
 def _judge(fact: Fact, value: Any) -> Finding:
@@ -180,6 +191,8 @@ def _judge(fact: Fact, value: Any) -> Finding:
     if difference is None:
         return Finding(fact.name, True, spec, _text(fact.value), _text(value))
     expected, got = difference
+    if spec.secret:
+        expected = _SECRET
     why, fix = spec.why, spec.fix
     if spec.clues:
         better = find_clue(spec.clues, _as_array(fact.value), _as_array(value))
