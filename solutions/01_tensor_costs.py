@@ -296,9 +296,9 @@ predict_creation = {
 # fills it with NaN, so that a program which reads it gives itself away.
 
 # %%
-torch.use_deterministic_algorithms(True)
+torch.set_deterministic_debug_mode("error")
 print(torch.empty(2, 3))
-torch.use_deterministic_algorithms(False)
+torch.set_deterministic_debug_mode("default")
 
 # %%
 predict(

@@ -16,7 +16,7 @@ import numpy as np
 from course_utils.observe.clues import find_clue
 from course_utils.observe.plain import Fact, Spec, decode_array
 
-__all__ = ["Behaviour", "Ended", "Finding", "Kind", "Verdict", "compare"]
+__all__ = ["Behaviour", "Ended", "Finding", "Kind", "Verdict", "agrees", "compare"]
 
 
 class Kind(enum.Enum):
@@ -224,6 +224,11 @@ def _close(expected: float, got: float, spec: Spec) -> bool:
         return finite and abs(got - expected) <= spec.atol + spec.rtol * abs(expected)
     except OverflowError:
         return False
+
+
+def agrees(expected: Any, got: Any, spec: Spec) -> bool:
+    """Do two plain values agree under a spec?"""
+    return _difference(expected, got, spec) is None
 
 
 def _difference(expected: Any, got: Any, spec: Spec) -> tuple[str, str] | None:

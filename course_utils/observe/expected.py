@@ -9,7 +9,7 @@ from typing import Any
 from course_utils.observe.compare import Behaviour, Ended
 from course_utils.observe.plain import Fact, Spec
 
-__all__ = ["EXPECTED", "from_plain", "public_behaviour", "to_plain"]
+__all__ = ["EXPECTED", "from_plain", "public_behaviour", "recorded_order", "to_plain"]
 
 EXPECTED = Path(__file__).resolve().parents[1] / "expected"
 
@@ -30,6 +30,12 @@ def from_plain(data: dict[str, Any]) -> Behaviour:
     """The inverse of :func:`to_plain`."""
     facts = tuple(Fact(f["name"], f["value"], f["case"], Spec.from_plain(f.get("spec", {}))) for f in data["facts"])
     return Behaviour(data["exercise"], facts, Ended.from_plain(data.get("ended")))
+
+
+def recorded_order() -> list[str]:
+    """All recorded exercises, sections in the order of the course, exercises in the order of their notebook."""
+    built = [json.loads(path.read_text(encoding="utf-8")) for path in EXPECTED.glob("*.json")]
+    return [name for data in sorted(built, key=lambda d: d["assignment"]) for name in data["exercises"]]
 
 
 def public_behaviour(section: str, exercise_id: str) -> Behaviour:
