@@ -211,6 +211,10 @@ def _as_array(value: Any) -> np.ndarray:
         return np.array(np.nan)
 
 
+# Forms that are as good: what NumPy returns where Python has a type of the same name and range.
+_NUMBERS = {"numpy.int64": "int", "numpy.float64": "float", "numpy.bool": "bool"}
+
+
 def _is_number(value: Any) -> bool:
     return type(value) in (int, float)
 
@@ -267,7 +271,7 @@ def _difference(expected: Any, got: Any, spec: Spec) -> tuple[str, str] | None:
         if not tolerant and type(expected) is not type(got):
             return f"{_text(expected)} ({type(expected).__name__})", f"{_text(got)} ({type(got).__name__})"
         return None if _close(expected, got, spec) else (_text(expected), _text(got))
-    if type(expected) is type(got) and expected == got:
+    if type(expected) is type(got) and (expected == got or (spec.form and expected == _NUMBERS.get(got))):
         return None
     return _text(expected), _text(got)
 

@@ -11,7 +11,7 @@ import torch
 
 from course_utils.observe import card, message
 from course_utils.observe.compare import Behaviour, Ended, Kind, compare
-from course_utils.observe.facts import encode
+from course_utils.observe.facts import describe, encode
 from course_utils.observe.plain import Fact, Spec
 
 CRASH = Ended("crashed", "ValueError", "no", "3: return x")
@@ -139,6 +139,26 @@ def test_a_cost_within_its_limit_costs_points_or_one_beyond_it_does_not(got, poi
     assert verdict.points == points
     assert verdict.kind is (Kind.RIGHT if points == 4.0 else Kind.WASTEFUL)
     assert points == 4.0 or verdict.first.expected == "at most 160"
+
+
+@pytest.mark.parametrize(
+    ("expected", "got", "right"),
+    [
+        (3, np.int64(3), True),
+        (0.5, np.float64(0.5), True),
+        (True, np.bool_(True), True),
+        (3, np.float64(3), False),
+        (0.5, np.float32(0.5), False),
+        (3, torch.tensor(3), False),
+        (np.int64(3), 3, False),
+        ([3], [np.int64(3)], False),
+    ],
+    ids=repr,
+)
+def test_a_number_of_numpys_costs_points_or_another_kind_of_number_does_not(expected, got, right):
+    fact = Fact("type of the result", describe(expected), 0, Spec(form=True))
+    kind = compare(behaviour(fact), [(fact.name, describe(got))], None, 4.0).kind
+    assert kind is (Kind.RIGHT if right else Kind.WRONG_FORM)
 
 
 def test_an_exception_of_another_class_is_taken_for_the_right_one():
