@@ -174,6 +174,14 @@ def test_an_exception_of_another_class_is_taken_for_the_right_one():
             assert compare(behaviour(fact), [("error", got)], None, 1.0).kind is kind
 
 
+@pytest.mark.parametrize("got", [[], [("value", "shares")], [("other", 1)]])
+def test_a_secret_answer_is_told(got):
+    secret = Fact("value", "copies, float64", 0, Spec(secret=True, share=1.0))
+    for ended in (None, CRASH):
+        verdict = compare(behaviour(secret), got, ended, 4.0)
+        assert "float64" not in message.text(verdict) + card.html(verdict)
+
+
 def test_the_message_names_another_place_than_the_first_difference():
     expected = torch.zeros(2, 3, 4)
     got = expected.clone()
