@@ -16,7 +16,7 @@ import numpy as np
 from course_utils.observe.clues import find_clue
 from course_utils.observe.plain import Fact, Spec, decode_array
 
-__all__ = ["Behaviour", "Ended", "Finding", "Kind", "Verdict", "agrees", "compare"]
+__all__ = ["Behaviour", "Ended", "Finding", "Kind", "Verdict", "agrees", "compare", "skipped"]
 
 
 class Kind(enum.Enum):
@@ -41,7 +41,8 @@ class Ended:
     Attributes
     ----------
     kind : str
-        ``not started``, ``crashed`` (in the answer) or ``stopped`` (the observer could not go on with what it got).
+        ``not started``, ``crashed`` (in the answer), ``stopped`` (the observer could not go on with what it got) or
+        ``skipped`` (this machine cannot show it).
     error, message : str
         Class and first line of the exception.
     line : str
@@ -61,7 +62,7 @@ class Ended:
         if not isinstance(data, dict):
             return None
         text = {k: v[:500] for k in ("kind", "error", "message", "line") if isinstance(v := data.get(k), str)}
-        if text.get("kind") not in ("not started", "crashed", "stopped"):
+        if text.get("kind") not in ("not started", "crashed", "stopped", "skipped"):
             text["kind"] = "crashed"
         case = data.get("case", 0)
         return cls(**text, case=case if type(case) is int else 0)
@@ -117,6 +118,11 @@ class Verdict:
         return (essential or failed or [None])[0]
 
 
+def skipped(exercise: str, ended: Ended, max_points: float) -> Verdict:
+    """Nothing could be observed on this machine, and it costs nothing."""
+    return Verdict(exercise, Kind.SKIPPED, max_points, max_points, ended=ended, detail=ended.message)
+
+
 def compare(expected: Behaviour, got: list[tuple[str, Any]], ended: Ended | None, max_points: float) -> Verdict:
     """Judge an answer.
 
@@ -132,6 +138,8 @@ def compare(expected: Behaviour, got: list[tuple[str, Any]], ended: Ended | None
     max_points : float
         Full marks.
     """
+    if expected.ended is not None and expected.ended.kind == "skipped":
+        return skipped(expected.exercise, expected.ended, max_points)
     if ended is not None and ended.kind == "not started" and not got:
         return Verdict(expected.exercise, Kind.NOT_STARTED, 0.0, max_points, ended=ended)
     judged: dict[str, Finding] = {}
