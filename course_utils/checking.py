@@ -12,8 +12,8 @@ from typing import Any
 from course_utils import progress_store as store
 from course_utils.devices import available_device
 from course_utils.observe import card, message
-from course_utils.observe.compare import Kind, Verdict, compare
-from course_utils.observe.expected import public_behaviour
+from course_utils.observe.compare import Kind, Verdict, compare, skipped
+from course_utils.observe.expected import public_behaviour, recorded_order
 from course_utils.observe.registry import Exercise, all_exercises, find_exercise, public_seed
 from course_utils.observe.run import observe
 
@@ -63,8 +63,11 @@ def check(answer: Any) -> None:
 def judge_public(exercise: Exercise, answer: Any, remember: bool = False) -> Verdict:
     """Judge an answer on the public cases, against the reference's recorded behaviour."""
     seen = observe(exercise, answer, public_seed(exercise.id), available_device())
-    expected = public_behaviour(exercise.section, exercise.id)
-    verdict = compare(expected, _as_sent(seen.values()), seen.ended, exercise.points)
+    if seen.ended is not None and seen.ended.kind == "skipped":
+        verdict = skipped(exercise.id, seen.ended, exercise.points)
+    else:
+        expected = public_behaviour(exercise.section, exercise.id)
+        verdict = compare(expected, _as_sent(seen.values()), seen.ended, exercise.points)
     verdict = Verdict(**{**vars(verdict), "remarks": seen.remarks})
     if seen.output.strip() and remember:
         print(seen.output, end="" if seen.output.endswith("\n") else "\n")
@@ -191,7 +194,8 @@ def progress(section: str | None = None) -> _Shown:
     head = ("exercise", "state", "points", "best", "tries", "hints", "minutes", "level")
     rows: list[tuple[str, ...]] = []
     earned = total = 0.0
-    for item in all_exercises(section):
+    order = {name: place for place, name in enumerate(recorded_order())}
+    for item in sorted(all_exercises(section), key=lambda e: order.get(e.id, len(order))):
         record = store.load(item.section).get(item.id, store.Record())
         sign = "✓" if record.last >= item.points else ("◐" if record.last else ("✗" if record.tries else "○"))
         earned, total = earned + record.last, total + item.points

@@ -113,11 +113,16 @@ def _readable(cell: NotebookNode) -> NotebookNode:
     source, metadata = cell.get("source"), cell.get("metadata")
     cell["source"] = source if isinstance(source, str) else ""
     cell["metadata"] = metadata if isinstance(metadata, dict) else NotebookNode()
+    if "tags" in cell.metadata:
+        cell.metadata["tags"] = _tags(cell)
     if cell.get("cell_type") not in ("code", "markdown"):
         cell["cell_type"] = "raw"
     if cell.cell_type == "code":
         cell.setdefault("outputs", [])
         cell.setdefault("execution_count", None)
+    else:
+        cell.pop("outputs", None)
+        cell.pop("execution_count", None)
     return cell
 
 
@@ -138,7 +143,7 @@ def _grade_id(cell: NotebookNode) -> str | None:
 
 def _tags(cell: NotebookNode) -> list[str]:
     tags = cell.metadata.get("tags")
-    return [t for t in tags if isinstance(t, str)] if isinstance(tags, list) else []
+    return list(dict.fromkeys(t for t in tags if isinstance(t, str))) if isinstance(tags, list) else []
 
 
 def _plain(cell: NotebookNode) -> NotebookNode:

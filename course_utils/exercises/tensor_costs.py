@@ -162,7 +162,7 @@ def predict_creation(answer, case, see):
     )
     for call, source in _CREATION_ROWS.items():
         why, fix = _CREATION_ADVICE[source]
-        see(call, _prediction(table.get(call)), share=1 / len(_CREATION_ROWS), why=why, fix=fix)
+        see(call, _prediction(table.get(call)), share=1 / len(_CREATION_ROWS), secret=True, why=why, fix=fix)
 
 
 @exercise(

@@ -85,7 +85,7 @@ def axes_swapped(expected, got):
         for order in itertools.permutations(range(got.ndim)):
             if order != tuple(range(got.ndim)) and _same(got.transpose(order), expected):
                 return (
-                    f"The axes are in another order: transpose(*{order}) would make it right.",
+                    f"The axes are in another order: transpose{order} makes it right.",
                     "Say for every axis of the input where it ends up.",
                 )
     return None

@@ -16,7 +16,7 @@ import numpy as np
 from course_utils.observe.clues import find_clue
 from course_utils.observe.plain import Fact, Spec, decode_array
 
-__all__ = ["Behaviour", "Ended", "Finding", "Kind", "Verdict", "compare"]
+__all__ = ["Behaviour", "Ended", "Finding", "Kind", "Verdict", "agrees", "compare", "skipped"]
 
 
 class Kind(enum.Enum):
@@ -41,7 +41,8 @@ class Ended:
     Attributes
     ----------
     kind : str
-        ``not started``, ``crashed`` (in the answer) or ``stopped`` (the observer could not go on with what it got).
+        ``not started``, ``crashed`` (in the answer), ``stopped`` (the observer could not go on with what it got) or
+        ``skipped`` (this machine cannot show it).
     error, message : str
         Class and first line of the exception.
     line : str
@@ -61,7 +62,7 @@ class Ended:
         if not isinstance(data, dict):
             return None
         text = {k: v[:500] for k in ("kind", "error", "message", "line") if isinstance(v := data.get(k), str)}
-        if text.get("kind") not in ("not started", "crashed", "stopped"):
+        if text.get("kind") not in ("not started", "crashed", "stopped", "skipped"):
             text["kind"] = "crashed"
         case = data.get("case", 0)
         return cls(**text, case=case if type(case) is int else 0)
@@ -118,6 +119,11 @@ class Verdict:
         return (seen or essential or failed or [None])[0]
 
 
+def skipped(exercise: str, ended: Ended, max_points: float) -> Verdict:
+    """Nothing could be observed on this machine, and it costs nothing."""
+    return Verdict(exercise, Kind.SKIPPED, max_points, max_points, ended=ended, detail=ended.message)
+
+
 def compare(expected: Behaviour, got: list[tuple[str, Any]], ended: Ended | None, max_points: float) -> Verdict:
     """Judge an answer.
 
@@ -133,6 +139,8 @@ def compare(expected: Behaviour, got: list[tuple[str, Any]], ended: Ended | None
     max_points : float
         Full marks.
     """
+    if expected.ended is not None and expected.ended.kind == "skipped":
+        return skipped(expected.exercise, expected.ended, max_points)
     if ended is not None and ended.kind == "not started" and not got:
         return Verdict(expected.exercise, Kind.NOT_STARTED, 0.0, max_points, ended=ended)
     judged: dict[str, Finding] = {}
@@ -170,9 +178,20 @@ def compare(expected: Behaviour, got: list[tuple[str, Any]], ended: Ended | None
     return Verdict(expected.exercise, kind, points, max_points, findings, ended)
 
 
+_SECRET = "not told here: run it and look"
+
+
 def _unseen(fact: Fact, ended: Ended | None) -> Finding:
     got = f"not reached: {ended.error}" if ended else "not observed"
-    return Finding(fact.name, False, fact.spec, _text(fact.value), got, cases=(fact.case,), seen=False)
+    return Finding(
+        fact.name,
+        False,
+        fact.spec,
+        _SECRET if fact.spec.secret else _text(fact.value),
+        got,
+        cases=(fact.case,),
+        seen=False,
+    )
 
 
 def _judge(fact: Fact, value: Any) -> Finding:
@@ -181,6 +200,8 @@ def _judge(fact: Fact, value: Any) -> Finding:
     if difference is None:
         return Finding(fact.name, True, spec, _text(fact.value), _text(value))
     expected, got = difference
+    if spec.secret:
+        expected = _SECRET
     why, fix = spec.why, spec.fix
     if spec.clues:
         better = find_clue(spec.clues, _as_array(fact.value), _as_array(value))
@@ -199,6 +220,10 @@ def _as_array(value: Any) -> np.ndarray:
         return np.array(np.nan)
 
 
+# Forms that are as good: what NumPy returns where Python has a type of the same name and range.
+_NUMBERS = {"numpy.int64": "int", "numpy.float64": "float", "numpy.bool": "bool"}
+
+
 def _is_number(value: Any) -> bool:
     return type(value) in (int, float)
 
@@ -212,6 +237,11 @@ def _close(expected: float, got: float, spec: Spec) -> bool:
         return finite and abs(got - expected) <= spec.atol + spec.rtol * abs(expected)
     except OverflowError:
         return False
+
+
+def agrees(expected: Any, got: Any, spec: Spec) -> bool:
+    """Do two plain values agree under a spec?"""
+    return _difference(expected, got, spec) is None
 
 
 def _difference(expected: Any, got: Any, spec: Spec) -> tuple[str, str] | None:
@@ -250,7 +280,7 @@ def _difference(expected: Any, got: Any, spec: Spec) -> tuple[str, str] | None:
         if not tolerant and type(expected) is not type(got):
             return f"{_text(expected)} ({type(expected).__name__})", f"{_text(got)} ({type(got).__name__})"
         return None if _close(expected, got, spec) else (_text(expected), _text(got))
-    if type(expected) is type(got) and expected == got:
+    if type(expected) is type(got) and (expected == got or (spec.form and expected == _NUMBERS.get(got))):
         return None
     return _text(expected), _text(got)
 

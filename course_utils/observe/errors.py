@@ -49,7 +49,7 @@ _ADVICE = [
         "keep the parameters as they were handed out",
     ),
     (r"NameError: name '(\w+)'", "run the cells above first; a name is only known after its cell has run"),
-    (r"'NoneType' object", "something returned None here: does every path of your function return a value?"),
+    (r"'NoneType' object", "something returned None: does every path of your function return?"),
 ]
 
 

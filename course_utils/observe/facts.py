@@ -231,6 +231,7 @@ class See:
         allowance: float = 0.0,
         share: float | None = None,
         any_error: bool = False,
+        secret: bool = False,
         why: str = "",
         fix: str = "",
         clues: Sequence[str] = (),
@@ -238,7 +239,19 @@ class See:
         """Write down a fact. See :class:`Spec` for the parameters; a cost without a ``share`` gets ``COST_SHARE``."""
         if at_most and share is None:
             share = COST_SHARE
-        spec = Spec(atol, rtol, at_most, slack, allowance, share, False, any_error, why, fix, tuple(clues))
+        spec = Spec(
+            atol=atol,
+            rtol=rtol,
+            at_most=at_most,
+            slack=slack,
+            allowance=allowance,
+            share=share,
+            any_error=any_error,
+            secret=secret,
+            why=why,
+            fix=fix,
+            clues=tuple(clues),
+        )
         self.facts.append(Fact(name, encode(value, self._device), self.case, spec))
 
     def form(self, value: Any, name: str = "type of the result", *, why: str = "", fix: str = "") -> None:

@@ -26,20 +26,23 @@ def _cut(label: str, content: str) -> str:
     return f"{label:<9} {one_line(content, WIDTH - max(10, len(label) + 1))}"
 
 
-def _head(verdict: Verdict, where: str) -> str:
-    """Which exercise and fact, and the points; where it is too long, the fact's name is cut."""
+def _head(verdict: Verdict) -> str:
+    """Which exercise, fact and case, and the points. The case gives way where the line is too long, then the name."""
     end = f": {verdict.kind.value}, {points_text(verdict)}"
-    return one_line(f"{verdict.exercise}{where}", WIDTH - len(end)) + end
+    first = verdict.first
+    name, case = verdict.exercise, ""
+    if first is not None and verdict.kind not in (Kind.CRASHED, Kind.RIGHT):
+        name = f"{name}, {first.name}"
+        case = f" (case {first.cases[0] + 1})" if len(first.cases) == 1 and first.cases[0] else ""
+    if len(name + case + end) > WIDTH:
+        case = ""
+    return one_line(name, WIDTH - len(case + end)) + case + end
 
 
 def lines(verdict: Verdict, hidden: bool = False) -> list[str]:
     """The message, one entry a line. ``hidden`` leaves out expected values: the cases are the instructor's."""
     first = verdict.first
-    where = ""
-    if first is not None and verdict.kind not in (Kind.CRASHED, Kind.RIGHT):
-        case = f" (case {first.cases[0] + 1})" if len(first.cases) == 1 and first.cases[0] else ""
-        where = f", {first.name}{case}"
-    head = _head(verdict, where)
+    head = _head(verdict)
     if verdict.kind is Kind.RIGHT:
         return [head]
     if verdict.kind in (Kind.SKIPPED, Kind.NOT_GRADABLE):

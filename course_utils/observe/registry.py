@@ -10,13 +10,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Exercise", "NotStarted", "all_exercises", "exercise", "find_exercise", "public_seed"]
+__all__ = ["Exercise", "NotStarted", "Skipped", "all_exercises", "exercise", "find_exercise", "public_seed"]
 
 Observer = Callable[[Any, Any, Any], None]
 
 
 class NotStarted(NotImplementedError):
     """Raised by an observer that finds an answer still in the state in which it was handed out."""
+
+
+class Skipped(Exception):
+    """Raised by an observer where this machine cannot show the behaviour; its text says why. It costs nobody a point.
+
+    A judge believes it only where the observation of the reference on the same machine was skipped as well.
+    """
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import linecache
-import sys
+import os
+import site
 import sysconfig
 import traceback
 from dataclasses import dataclass, field
@@ -19,12 +20,27 @@ from course_utils.observe.compare import Behaviour, Ended
 from course_utils.observe.facts import See, class_name, error_text
 from course_utils.observe.guard import guard
 from course_utils.observe.plain import Fact
-from course_utils.observe.registry import Exercise
+from course_utils.observe.registry import Exercise, Skipped
 
 __all__ = ["Observation", "observe"]
 
-_HERE = str(Path(__file__).resolve().parents[1])
-_LIBRARIES = tuple({sys.prefix, sys.base_prefix, *sysconfig.get_paths().values()})
+# Where code lies that is not the student's: libraries, and this package. Not all below sys.prefix: in a container
+# that is /usr, and people work in /usr/src.
+_LIBRARIES = tuple(
+    f"{folder}{os.sep}"
+    for folder in {
+        str(Path(__file__).resolve().parents[1]),
+        *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+        *site.getsitepackages(),
+        site.getusersitepackages(),
+    }
+)
+_GENERATED = (
+    "<frozen",
+    "<string>",
+    "<__array_function__",
+    "<eval_with_key>",
+)  # by Python, dataclasses, NumPy, torch.fx
 
 
 @dataclass(frozen=True)
@@ -80,6 +96,8 @@ def _explain(error: BaseException, case: int) -> Ended:
     kind = "crashed" if frame else "stopped"
     if isinstance(error, NotImplementedError) and not text:
         kind = "not started"
+    if isinstance(error, Skipped):
+        kind = "skipped"
     return Ended(kind, class_name(error), text.split("\n")[0][:300], line, case)
 
 
@@ -88,7 +106,7 @@ def _own_line(trace: TracebackType | None) -> tuple[bool, str]:
     own = ""
     for frame, number in traceback.walk_tb(trace):
         name = frame.f_code.co_filename
-        if name.startswith(_HERE) or name.startswith(_LIBRARIES) or name.startswith("<frozen"):
+        if name.startswith((*_LIBRARIES, *_GENERATED)):
             continue
         source = linecache.getline(name, number).strip()
         own = f"{number}: {source}" if source else f"line {number}"

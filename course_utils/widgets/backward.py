@@ -71,12 +71,12 @@ class BackwardPass:
         """What the node of this step (from 0) gets, needs and sends, in lines of text."""
         number = self.order[step]
         node = self.nodes[number]
-        lines = [f"step {step + 1} of {len(self)}: {self.nodes[number].title}", "", "arrives"]
+        lines = [f"step {step + 1} of {len(self)}: {self.nodes[number].title}", "", "arrives:"]
         lines += [f"  {text}" for text in self.arrived[number]]
         if node.leaf:
             return [*lines, "", "added to .grad of this leaf"]
         saved = [f"  {note.removeprefix('saves ')}" for note in node.notes if note.startswith("saves ")]
-        lines += ["", "saved in the forward pass", *(saved or ["  nothing"]), "", "leaves"]
+        lines += ["", "saved in the forward pass:", *(saved or ["  nothing"]), "", "leaves:"]
         for gradient in self.left[number]:
             where = "nobody needs it" if gradient.node is None else f"to {self.nodes[gradient.node].title}"
             lines.append(f"  {gradient.text} {where}")
@@ -85,10 +85,8 @@ class BackwardPass:
     def alt_text(self, step: int) -> str:
         """The picture of a step, in words."""
         names = ", ".join(self.nodes[n].title for n in self.order)
-        words = [line.strip() for line in self.describe(step) if line]
-        return f"A graph of {len(self.nodes)} nodes. Backward runs through them in this order: {names}. " + "; ".join(
-            words
-        )
+        words = "; ".join(line.strip() for line in self.describe(step) if line).replace(":; ", ": ")
+        return f"A graph of {len(self.nodes)} nodes. Backward runs through them in this order: {names}. {words}."
 
 
 def _measure(gradient: torch.Tensor | None) -> str:
@@ -220,6 +218,7 @@ def _draw_graph(axes: Axes, recorded: BackwardPass, places: list[tuple[float, fl
             linewidth=3 if i == current else 1, linestyle=":" if waits else "-", zorder=2,
         )  # fmt: skip
         axes.add_patch(box)
+        size = 8 if len(node.title) <= 22 else 6.5
         weight = "bold" if i == current else "normal"
         axes.text(
             x,
@@ -227,7 +226,7 @@ def _draw_graph(axes: Axes, recorded: BackwardPass, places: list[tuple[float, fl
             f"{sign}{order}{node.title}",
             ha="center",
             va="center",
-            fontsize=8,
+            fontsize=size,
             weight=weight,
             color=plots.INK,
             zorder=3,
