@@ -210,23 +210,32 @@ class Saved:
     result: Any
 
 
+@dataclass(frozen=True)
+class _Held:
+    tensor: torch.Tensor
+
+
 def bytes_saved_for_backward(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Saved:
     """Run ``function(*args, **kwargs)`` and count the bytes that autograd saves meanwhile.
 
     Source: ``torch.autograd.graph.saved_tensors_hooks``.
     """
     storages: dict[int, torch.UntypedStorage] = {}
-    saved: list[weakref.ref[torch.Tensor]] = []
+    held: list[weakref.ref[_Held]] = []
 
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
+    def pack(tensor: torch.Tensor) -> _Held:
         # Linear saves its weight transposed: a view, whose base is the parameter.
-        if not isinstance(tensor, torch.nn.Parameter) and not isinstance(tensor._base, torch.nn.Parameter):
-            saved.append(weakref.ref(tensor))
+        parameter = isinstance(tensor, torch.nn.Parameter) or isinstance(tensor._base, torch.nn.Parameter)
+        # In a wrapper that the graph alone holds: the tensor itself may live on for other reasons. And detached: a node
+        # that holds its own output, with the graph behind it, is a cycle that nothing ever frees.
+        kept = _Held(tensor if parameter else tensor.detach())
+        if not parameter:
+            held.append(weakref.ref(kept))
             storage = tensor.untyped_storage()
             storages[storage._cdata] = storage
-        return tensor
+        return kept
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept.tensor):
         result = function(*args, **kwargs)
-    kept = storage_bytes(*[tensor for ref in saved if (tensor := ref()) is not None])
-    return Saved(sum(s.nbytes() for s in storages.values()), len(saved), kept, result)
+    alive = storage_bytes(*[kept.tensor for ref in held if (kept := ref()) is not None])
+    return Saved(sum(s.nbytes() for s in storages.values()), len(held), alive, result)

@@ -32,9 +32,9 @@ _CAPTION = (
 
 @dataclass(frozen=True)
 class _Gradient:
-    """One gradient on its way. ``node`` is where it goes, None where nobody wants it."""
+    """One gradient on its way to a node."""
 
-    node: int | None
+    node: int
     text: str
 
 
@@ -78,8 +78,7 @@ class BackwardPass:
         saved = [f"  {note.removeprefix('saves ')}" for note in node.notes if note.startswith("saves ")]
         lines += ["", "saved in the forward pass:", *(saved or ["  nothing"]), "", "leaves:"]
         for gradient in self.left[number]:
-            where = "nobody needs it" if gradient.node is None else f"to {self.nodes[gradient.node].title}"
-            lines.append(f"  {gradient.text} {where}")
+            lines.append(f"  {gradient.text} to {self.nodes[gradient.node].title}")
         return lines
 
     def alt_text(self, step: int) -> str:
@@ -129,7 +128,7 @@ def record_backward(loss: torch.Tensor, model: nn.Module | None = None) -> Backw
             recorded.order.append(i)
             recorded.arrived[i] = [_measure(g) for g in incoming]
             pairs = zip(targets, outgoing, strict=False)  # a leaf has neither
-            recorded.left[i] = [_Gradient(t, _measure(g)) for t, g in pairs if not (t is None and g is None)]
+            recorded.left[i] = [_Gradient(t, _measure(g)) for t, g in pairs if t is not None]
 
         return look
 
