@@ -205,9 +205,9 @@ def draw_graph(loss: torch.Tensor, model: nn.Module | None = None, limit: int = 
     return Drawing(head, nodes[:limit], len(nodes), saved)
 
 
-def walk(root: Any) -> dict[Any, tuple[Any, list[Any]]]:
-    """All nodes, breadth first, each with the nodes that follow it. Keeps the nodes alive: their ids are reused."""
-    order: dict[Any, tuple[Any, list[Any]]] = {root: (root, [])}
+def walk(root: Any) -> dict[Any, list[Any]]:
+    """All nodes of an autograd graph, breadth first, each with the nodes that follow it, once for every time."""
+    order: dict[Any, list[Any]] = {root: []}
     queue = deque([root])
     while queue:
         function = queue.popleft()

@@ -260,7 +260,8 @@ def reached_parameters(loss, model):
 # Write `saved_bytes(function)`: run `function()` once and return how many bytes autograd saves for the backward pass meanwhile, as an `int`.
 #
 # Each storage counts once, with all its bytes, however many saved tensors are views of it. Parameters (`nn.Parameter`) and views of parameters do not
-# count. The graph must work as usual afterwards. An error of `function` reaches the caller, and no hook stays switched on. Use
+# count. The graph must work as usual afterwards, and be freed as usual when its result is dropped: a node must not hold its own output together with
+# the graph behind it, so let `pack` return `tensor.detach()`. An error of `function` reaches the caller, and no hook stays switched on. Use
 # `torch.autograd.graph.saved_tensors_hooks`; the course's own `bytes_saved_for_backward` is what you are building.
 #
 # ```python
@@ -281,7 +282,8 @@ def saved_bytes(function):
             storage = tensor.untyped_storage()
             # Keeping the storage keeps its address from being given to another one while we count.
             storages[storage.data_ptr()] = storage
-        return tensor
+        # Detached: a node that holds its own output, and with it the graph, would never be freed.
+        return tensor.detach()
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         function()

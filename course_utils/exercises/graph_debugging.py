@@ -729,7 +729,14 @@ def saved_bytes(answer, case, see):
         "backward still works",
         failed or same,
         why="The graph got something back that is not the saved tensor.",
-        fix="pack must return the tensor, and unpack must give it back.",
+        fix="pack must return the tensor's values, unpack must give them back.",
+    )
+    see(
+        "outputs kept alive",
+        _kept_by_counting(answer, first),
+        share=0.1,
+        why="The node holds its output, and the output the node: nothing frees them.",
+        fix="Return the tensor detached from pack, and keep none that is not.",
     )
     see(
         "an error of the function",
@@ -741,6 +748,19 @@ def saved_bytes(answer, case, see):
         why="An error must reach the caller, and no hook may stay switched on.",
         fix="Use `with saved_tensors_hooks(...)`, and catch nothing.",
     )
+
+
+def _kept_by_counting(answer: Callable[..., Any], weight: torch.Tensor) -> int:
+    """How many outputs of a counted function live on when nobody holds them."""
+    outputs: list[weakref.ref] = []
+
+    def forward() -> None:
+        out = weight.exp()
+        outputs.append(weakref.ref(out))
+
+    with _collector_off():
+        answer(forward)
+        return sum(ref() is not None for ref in outputs)
 
 
 # ------------------------------------------------------------------------------------------------ hooks

@@ -606,12 +606,12 @@ def list_first_count_later(function):
     saved = []
 
     def pack(tensor):
-        saved.append(tensor)
+        saved.append((tensor.detach(), _is_parameter(tensor)))
         return len(saved) - 1
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda index: saved[index]):
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda index: saved[index][0]):
         function()
-    blocks = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in saved if not _is_parameter(t)}
+    blocks = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t, weight in saved if not weight}
     return sum(blocks.values())
 
 
@@ -627,25 +627,32 @@ def storages_by_cdata(function):
             seen.add(storage._cdata)
             kept.append(storage)
             total += storage.nbytes()
-        return (tensor,)
+        return (tensor.data,)
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda packed: packed[0]):
         function()
     return total
 
 
-def _counting(function, size, key=None, skip=_is_parameter):
+def _counting(function, size, key=None, skip=_is_parameter, whole=False):
     found, kept = {}, []
 
     def pack(tensor):
         if not skip(tensor):
-            kept.append(tensor)
+            kept.append(tensor.untyped_storage())
             found[key(tensor) if key else len(found)] = size(tensor)
-        return tensor
+        return tensor if whole else tensor.detach()
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         function()
     return sum(found.values())
+
+
+@wrong("saved_bytes", fails="outputs kept alive", says="nothing frees them", kind=Kind.PARTLY)
+def packs_the_tensor_with_its_graph(function):
+    """pack returns the tensor as it came: an output holds its node, which holds the output."""
+    storage = lambda t: t.untyped_storage()  # noqa: E731
+    return _counting(function, lambda t: storage(t).nbytes(), key=lambda t: storage(t).data_ptr(), whole=True)
 
 
 @wrong("saved_bytes", fails="a small network", says="hidden layer")
@@ -693,7 +700,7 @@ def leaves_out_what_requires_no_grad(function):
     )
 
 
-@wrong("saved_bytes", fails="backward still works", says="give it back")
+@wrong("saved_bytes", fails="backward still works", says="give them back")
 def packs_nothing(function):
     """pack returns None: the graph has lost its tensors."""
     found = {}
@@ -731,7 +738,7 @@ def enters_the_hooks_by_hand(function):
     def pack(tensor):
         if not _is_parameter(tensor):
             found[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
-        return tensor
+        return tensor.detach()
 
     hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
     hooks.__enter__()

@@ -177,7 +177,7 @@ def test_a_limit_that_makes_no_sense_is_refused_with_the_range(limit):
 
 @pytest.mark.parametrize("call", [lambda: draw_graph(3.0), lambda: draw_graph(chain(1), "model"), lambda: draw_fx(len)])
 def test_something_else_than_a_tensor_or_a_module_is_refused_by_its_type(call):
-    with pytest.raises(TypeError, match="float|str|builtin_function"):
+    with pytest.raises(TypeError, match=r"float|str|builtin_function"):
         call()
 
 

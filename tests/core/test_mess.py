@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 from torch import nn
@@ -75,12 +77,11 @@ def test_a_hook_registered_three_times_for_all_modules_does_not_run_in_a_check()
 def test_a_mode_that_the_notebook_left_on_is_set_aside_named_and_put_back(switch, back, words):
     state = lambda: (torch.is_grad_enabled(), torch.is_anomaly_enabled())  # noqa: E731
     try:
-        with torch.autograd.graph.set_multithreading_enabled(True):
-            switch()
-            left = state()
-            with guard() as caught:
-                assert state() == (True, False)
-            assert state() == left
+        switch()
+        left = state()
+        with guard() as caught:
+            assert state() == (True, False)
+        assert state() == left
         assert any(words in remark and "set it aside" in remark for remark in caught.remarks)
     finally:
         back()
@@ -104,3 +105,17 @@ def test_an_answer_that_fails_in_a_hook_leaves_nothing_behind():
 def test_a_parameter_saved_as_a_view_of_itself_counts_for_nothing():
     layer, x = nn.Linear(3, 5), torch.ones(2, 3, requires_grad=True)
     assert bytes_saved_for_backward(layer, x).bytes == x.nbytes
+
+
+def test_counting_saved_bytes_keeps_no_graph_alive():
+    w = torch.ones(3, requires_grad=True)
+    output = weakref.ref(bytes_saved_for_backward(w.exp).result)
+    assert output() is None
+
+
+def test_a_graph_that_was_counted_can_be_differentiated_twice():
+    w = torch.full((3,), 2.0, requires_grad=True)
+    cube = bytes_saved_for_backward(lambda: (w * w * w).sum()).result
+    (first,) = torch.autograd.grad(cube, w, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), w)
+    assert first.tolist() == [12.0] * 3 and second.tolist() == [12.0] * 3
