@@ -238,4 +238,6 @@ def bytes_saved_for_backward(function: Callable[..., Any], *args: Any, **kwargs:
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept.tensor):
         result = function(*args, **kwargs)
     alive = storage_bytes(*[kept.tensor for ref in held if (kept := ref()) is not None])
-    return Saved(sum(s.nbytes() for s in storages.values()), len(held), alive, result)
+    saved = sum(storage.nbytes() for storage in storages.values())
+    storages.clear()  # the graph holds pack, and pack this dictionary: nothing shall live longer for having been counted
+    return Saved(saved, len(held), alive, result)

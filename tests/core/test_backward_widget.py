@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from course_utils import demos, plots
-from course_utils.meter import bytes_saved_for_backward
+from course_utils.meter import bytes_saved_for_backward, memory
 from course_utils.widgets import backward
 
 
@@ -127,3 +127,12 @@ def test_bytes_that_hang_on_a_graph_nobody_holds_are_saved_but_not_kept(mlp):
     assert whole.kept == whole.bytes == 96 + 128
     assert cut.bytes == 96 + 128 and cut.kept == 128
     assert bytes_saved_for_backward(torch.no_grad()(mlp), x).kept == 0
+
+
+def test_counting_what_is_saved_keeps_nothing_alive(mlp):
+    x = torch.rand(8, 3)
+    with memory() as plain:
+        result = mlp[1](mlp[0](x)).clone().detach()
+    with memory() as counted:
+        saved = bytes_saved_for_backward(lambda: mlp[1](mlp[0](x)).clone().detach())
+    assert result.nbytes == plain.current == counted.current and saved.bytes > 0
