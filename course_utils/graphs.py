@@ -192,12 +192,15 @@ def draw_graph(loss: torch.Tensor, model: nn.Module | None = None, limit: int = 
 
     order = walk(loss.grad_fn)
     storages: dict[int, torch.UntypedStorage] = {}
+    # Told by their memory: a saved tensor may be a view of a parameter, or, after saved-tensors hooks, an alias.
+    weights = {p.untyped_storage().data_ptr() for p in _parameters(order, model)}
     numbers = {function: number for number, function in enumerate(order)}
     nodes = []
     for number, (function, following) in enumerate(order.items()):
-        node = (
-            _leaf(number, function, names) if hasattr(function, "variable") else _operator(number, function, storages)
-        )
+        if hasattr(function, "variable"):
+            node = _leaf(number, function, names)
+        else:
+            node = _operator(number, function, storages, weights)
         node.next = [numbers[child] for child in following]
         nodes.append(node)
     saved = sum(storage.nbytes() for storage in storages.values())
@@ -227,17 +230,24 @@ def _leaf(number: int, function: Any, names: dict[int, list[str]]) -> Node:
     return Node(number, title, [f"{_shape(variable.shape)}, {_bytes(variable.nbytes)}"], leaf=True)
 
 
-def _operator(number: int, function: Any, storages: dict[int, torch.UntypedStorage]) -> Node:
+def _parameters(functions: Iterable[Any], model: nn.Module | None) -> Iterator[torch.Tensor]:
+    if model is not None:
+        yield from model.parameters()
+    for function in functions:
+        if isinstance(getattr(function, "variable", None), nn.Parameter):
+            yield function.variable
+
+
+def _operator(number: int, function: Any, storages: dict[int, torch.UntypedStorage], weights: set[int]) -> Node:
     notes = [f"result {_shape(meta.shape)}" for meta in getattr(function, "_input_metadata", [])[:1]]
     for name, tensor in _saved(function):
         if isinstance(tensor, str):
             notes.append(f"saves {name}: {tensor}")
             continue
-        owner = tensor if tensor._base is None else tensor._base
-        if isinstance(owner, nn.Parameter):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() in weights:
             notes.append(f"saves {name} {_shape(tensor.shape)}, a parameter")
             continue
-        storage = tensor.untyped_storage()
         again = storage.data_ptr() in storages
         storages[storage.data_ptr()] = storage
         notes.append(f"saves {name} {_shape(tensor.shape)}, {'kept above' if again else _bytes(storage.nbytes())}")

@@ -1134,45 +1134,50 @@ table(head, rows)
 # shows: layer 0 does not learn.
 
 # %% [markdown] exercise="predict_saved"
-# A network of two layers, eight times:
+# Three lines, eight times:
 #
 # ```python
 # x = torch.rand(8, 3)                           #  96 bytes
-# w1 = torch.rand(3, 4, requires_grad=True)      # h = x @ w1 has 128 bytes
-# w2 = torch.rand(4, 2, requires_grad=True)      # out = h @ w2 has 64 bytes
+# w1 = torch.rand(3, 4, requires_grad=True)
+# w2 = torch.rand(4, 2, requires_grad=True)
+#
+# h = x @ w1                                     # 128 bytes
+# h = h.relu()                                   # the line that the table changes
+# out = h @ w2                                   #  64 bytes
 # ```
 #
-# Replace each `None` by the number of bytes that autograd keeps for the backward pass while `x`, `h` and `out` are alive.
-# A storage counts once, however often it is saved; `w1` and `w2` do not count, they exist anyway.
+# Replace each `None` by the number of bytes that autograd keeps for the backward pass after the last line, while `x`, `h` and `out` are alive.
+# A storage counts once, however often it is saved; `w1` and `w2` do not count, they exist anyway. "no_grad around all" means that the
+# three lines stand in a `with torch.no_grad():` block, "no_grad around out" that only the last one does.
 
 # %% exercise="predict_saved"
 predict_saved = {
-    "h = (x @ w1).relu(); out = h @ w2": None,
-    "h = (x @ w1).relu_(); out = h @ w2": None,
-    "h = (x @ w1).relu().clone(); out = h @ w2": None,
-    "h = (x @ w1).relu().detach(); out = h @ w2": None,
-    "with torch.no_grad(): h = (x @ w1).relu(); out = h @ w2": None,
-    "h = (x @ w1).relu()\nwith torch.no_grad(): out = h @ w2": None,
-    "h = (x @ w1).square(); out = h @ w2": None,
-    "h = (x @ w1).relu(); out = (h @ w2).exp()": None,
+    "h = h.relu()": None,
+    "h = h.relu_()": None,
+    "h = h.relu().clone()": None,
+    "h = h.relu().detach()": None,
+    "h = h.square()": None,
+    "h = h.relu(), then out = out.exp()": None,
+    "h = h.relu(), no_grad around all": None,
+    "h = h.relu(), no_grad around out": None,
 }
 ### BEGIN SOLUTION
 predict_saved = {
     # x for the gradient of w1, and h: relu's result and the second product's input are one tensor.
-    "h = (x @ w1).relu(); out = h @ w2": 96 + 128,
-    # In place or not: x @ w1 itself was never saved, so there is nothing to gain.
-    "h = (x @ w1).relu_(); out = h @ w2": 96 + 128,
+    "h = h.relu()": 96 + 128,
+    # In place or not: x @ w1 itself is saved by nobody, so there is nothing to gain.
+    "h = h.relu_()": 96 + 128,
     # relu saves its own result, the second product the clone.
-    "h = (x @ w1).relu().clone(); out = h @ w2": 96 + 128 + 128,
+    "h = h.relu().clone()": 96 + 128 + 128,
     # No name leads to the first layer's graph any more. It is gone, and x with it.
-    "h = (x @ w1).relu().detach(); out = h @ w2": 128,
-    "with torch.no_grad(): h = (x @ w1).relu(); out = h @ w2": 0,
-    # h is alive and so is its graph. no_grad around the end frees nothing.
-    "h = (x @ w1).relu()\nwith torch.no_grad(): out = h @ w2": 96 + 128,
-    # The derivative 2z needs z = x @ w1; the second product needs z * z.
-    "h = (x @ w1).square(); out = h @ w2": 96 + 128 + 128,
+    "h = h.relu().detach()": 128,
+    # The derivative 2h needs the old h; the second product needs the new one.
+    "h = h.square()": 96 + 128 + 128,
     # exp saves its result.
-    "h = (x @ w1).relu(); out = (h @ w2).exp()": 96 + 128 + 64,
+    "h = h.relu(), then out = out.exp()": 96 + 128 + 64,
+    "h = h.relu(), no_grad around all": 0,
+    # h is alive and so is its graph. no_grad around the end frees nothing.
+    "h = h.relu(), no_grad around out": 96 + 128,
 }
 ### END SOLUTION
 

@@ -193,32 +193,32 @@ _LINEAR_SAVES = (
     "Write down the derivative of each step: which of its tensors occur in it?",
 )
 _SAVED_ROWS = {
-    "h = (x @ w1).relu(); out = h @ w2": _LINEAR_SAVES,
-    "h = (x @ w1).relu_(); out = h @ w2": (
+    "h = h.relu()": _LINEAR_SAVES,
+    "h = h.relu_()": (
         "relu saves its result, and @ its input: one and the same h either way.",
         "Count what is saved, not what is computed on the way.",
     ),
-    "h = (x @ w1).relu().clone(); out = h @ w2": (
+    "h = h.relu().clone()": (
         "The clone is a tensor of its own, and relu still needs the original.",
         "Ask of each step which tensor it saved; two storages count twice.",
     ),
-    "h = (x @ w1).relu().detach(); out = h @ w2": (
+    "h = h.relu().detach()": (
         "No one holds the first layer's graph any more, so it was freed.",
         "Follow out.grad_fn as far as it goes: what do these nodes need?",
     ),
-    "with torch.no_grad(): h = (x @ w1).relu(); out = h @ w2": (
-        "Both steps are inside the block.",
+    "h = h.square()": (
+        "The derivative of a square needs its input, and h is another tensor then.",
+        "Write down the derivative of each step: which of its tensors occur in it?",
+    ),
+    "h = h.relu(), then out = out.exp()": _LINEAR_SAVES,
+    "h = h.relu(), no_grad around all": (
+        "All steps are inside the block.",
         "Without a recorded step there is no node that could save something.",
     ),
-    "h = (x @ w1).relu()\nwith torch.no_grad(): out = h @ w2": (
+    "h = h.relu(), no_grad around out": (
         "no_grad records nothing new. It frees nothing that was recorded before.",
         "h is alive, and h.grad_fn with it: what does that graph hold?",
     ),
-    "h = (x @ w1).square(); out = h @ w2": (
-        "The derivative of a square needs its input, and h is another tensor.",
-        "Write down the derivative of each step: which of its tensors occur in it?",
-    ),
-    "h = (x @ w1).relu(); out = (h @ w2).exp()": _LINEAR_SAVES,
 }
 
 
@@ -240,7 +240,7 @@ def predict_saved(answer, case, see):
     for row, (why, fix) in _SAVED_ROWS.items():
         entry = table.get(row)
         value = int(entry) if isinstance(entry, (int, np.integer)) and not isinstance(entry, bool) else entry
-        see(row.replace("\n", "; "), value, share=1 / len(_SAVED_ROWS), why=why, fix=fix)
+        see(row, value, share=1 / len(_SAVED_ROWS), why=why, fix=fix)
 
 
 _NEEDS_RESULT = (
@@ -526,11 +526,11 @@ _PLACES = ("stem", "body", "neck", "left", "right", "head", "gate", "skip")
 
 
 def _renamed(case: Any, model: nn.Module, children: dict[str, nn.Module]) -> dict[str, str]:
-    """Give a model its children under names drawn by the case, in an order drawn by the case: role -> name."""
+    """Give a model its children, in this order, under names drawn by the case: role -> name."""
     names = [str(name) for name in case.rng.permutation(_PLACES)]
     place = dict(zip(children, names, strict=False))
-    for role in case.rng.permutation(list(children)):
-        setattr(model, place[str(role)], children[str(role)])
+    for role, child in children.items():
+        setattr(model, place[role], child)
     return place
 
 
@@ -1051,28 +1051,28 @@ def first_bad_module(answer, case, see):
     see(
         "a bad input",
         named(new(), torch.full_like(x, value)),
-        share=0.15,
+        share=0.1,
         why="The first module that passes the bad numbers on is to be named.",
         fix="Outputs are asked about; the input of the model needs no special case.",
     )
     see(
         "the model's own code",
         named(new(own=True)),
-        share=0.2,
+        share=0.15,
         why="The fault is in forward of the model itself: its name is ''.",
         fix="Watch containers, too; call model(x): model.forward(x) skips its hook.",
     )
     see(
         "an output that is no tensor",
         _name_of(attempt(answer, new({"pair": value}), x)),
-        share=0.15,
+        share=0.1,
         why="A module may return a tuple, a dictionary, None: look inside.",
         fix="Write a small function that is called again for lists, tuples, values.",
     )
     see(
         "a model that stops at bad numbers",
         _name_of(attempt(answer, new({"body": value}, strict=True), x)),
-        share=0.15,
+        share=0.1,
         why="The model raised after the bad module, and the name was lost.",
         fix="If a bad module was seen, its name is the answer, error or not.",
     )
@@ -1096,14 +1096,14 @@ def first_bad_module(answer, case, see):
     see(
         "mode of the model",
         _modes(model) == modes,
-        share=0.2,
+        share=0.15,
         why="The model was switched to train or eval; afterwards all is different.",
         fix="Run the model in the mode that it is in.",
     )
     see(
         "buffers and input as they were",
         [torch.equal(b, buffers[name]) for name, b in model.named_buffers()] + [torch.equal(batch, x)],
-        share=0.2,
+        share=0.15,
         why="In train mode BatchNorm took bad numbers into its running statistics.",
         fix="Clone the buffers before, copy them back after; or run a deep copy.",
     )
@@ -1346,14 +1346,14 @@ def feature_gradient(answer, case, see):
     see(
         "gradient carries no graph",
         gradient.requires_grad or gradient.grad_fn is not None,
-        share=0.2,
+        share=0.1,
         why="As long as the result lives, the whole graph lives with it.",
         fix="No create_graph; detach what you return.",
     )
     see(
         "gradients of the parameters",
         [name for name, g in _gradients(model).items() if g is not None],
-        share=0.3,
+        share=0.15,
         why="The parameters were given gradients; the next training step adds them.",
         fix="torch.autograd.grad(score, feature) writes to nobody's .grad.",
     )
@@ -1362,14 +1362,14 @@ def feature_gradient(answer, case, see):
         "forward passes",
         calls,
         at_most=True,
-        share=0.15,
+        share=0.1,
         why="One forward pass is enough.",
         fix="Take scores and feature from the same pass.",
     )
     see(
         "activations kept alive",
         _kept_by(answer, model, "block.0", x, target),
-        share=0.2,
+        share=0.15,
         why="A tensor of the forward pass lives on after the call.",
         fix="Keep no outputs in attributes, globals or hooks that stay.",
     )
@@ -1380,7 +1380,7 @@ def feature_gradient(answer, case, see):
         outcome,
         atol=1e-12,
         rtol=1e-8,
-        share=0.2,
+        share=0.1,
         why="Nothing in front of the layer needs a gradient, so no graph begins.",
         fix="Let the feature itself require grad: detach it, requires_grad_().",
     )
@@ -1391,7 +1391,7 @@ def feature_gradient(answer, case, see):
         outcome,
         atol=1e-12,
         rtol=1e-8,
-        share=0.15,
+        share=0.1,
         why="Who looks at features has often switched gradients off around it.",
         fix="Use `with torch.enable_grad():` inside your function.",
     )
@@ -1403,7 +1403,7 @@ def feature_gradient(answer, case, see):
             "trainable": all(p.requires_grad for p in model.parameters()),
             "frozen": not any(p.requires_grad for p in frozen.parameters()),
         },
-        share=0.2,
+        share=0.1,
         why="The model's mode, statistics or requires_grad flags were changed.",
         fix="Run the model as it comes; change nothing that you do not put back.",
     )
@@ -1411,7 +1411,7 @@ def feature_gradient(answer, case, see):
     see(
         "an error of the model",
         {"reaches the caller": broken.raised, "hooks left": _hooks(model)},
-        share=0.15,
+        share=0.1,
         why="The forward pass failed, and your hook stayed.",
         fix="Remove the hook in a finally, or use `with` on the handle.",
     )
@@ -1783,21 +1783,21 @@ def diagnose(answer, case, see):
         see(
             fault,
             outcome if outcome.raised else _verdicts(outcome.value),
-            share=None if fault in _DIAGNOSES_THAT_COUNT else 1 / 14,
+            share=None if fault in _DIAGNOSES_THAT_COUNT else 0.04,
             why=why,
             fix=fix,
         )
     see(
         "gradients left as they were",
         [fault for fault, *_ in models if outcomes[fault, "stored"]],
-        share=0.2,
+        share=0.15,
         why="The diagnosis wrote to .grad: the next step trains on it.",
         fix="torch.autograd.grad returns gradients and stores none.",
     )
     see(
         "backward still works",
         [attempt(loss.backward).error for fault, _, loss, _, _ in models if fault in _DIAGNOSES_THAT_COUNT],
-        share=0.2,
+        share=0.15,
         why="The diagnosis used the graph up.",
         fix="retain_graph=True keeps it.",
     )
@@ -1898,7 +1898,7 @@ def HardSwish(answer, case, see):
     see(
         "dtypes with float32",
         [out.dtype, small.grad.dtype],
-        share=0.2,
+        share=0.15,
         why="Everything stays in the dtype of x.",
         fix="Build no float64 or default-dtype constants into forward or backward.",
     )
@@ -1914,7 +1914,7 @@ def HardSwish(answer, case, see):
         "bytes saved for backward",
         saved.bytes + _hidden_bytes(apply, x),
         at_most=True,
-        share=0.3,
+        share=0.25,
         why="More is kept than one tensor of the size of x.",
         fix="Save x alone; all else can be computed again in backward.",
     )

@@ -27,7 +27,7 @@ _ADVICE = [
         "two operands differ in dtype: convert one with .to(dtype)",
     ),
     (r"same device|on the expected device", "two operands live on different devices: move one with .to(device)"),
-    (r"BackwardHookFunction", "a full backward hook and in-place layers exclude each other: hook the output tensor"),
+    (r"BackwardHookFunction", "full backward hooks and in-place layers do not go together: hook tensors"),
     (r"register a hook on a tensor that doesn't require", "ask requires_grad of the tensor before you hook it"),
     (r"Inplace update to inference tensor", "made under inference_mode: clone it outside before you write to it"),
     (r"element 0 of tensors does not require grad", "the loss has no graph: look for detach, no_grad, item or .data"),

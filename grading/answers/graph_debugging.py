@@ -93,14 +93,14 @@ def cut_as_a_list():
 # ------------------------------------------------------------------------------------------------ predict_saved
 def _saved_table(**changed):
     rows = {
-        "plain": ("h = (x @ w1).relu(); out = h @ w2", 224),
-        "inplace": ("h = (x @ w1).relu_(); out = h @ w2", 224),
-        "clone": ("h = (x @ w1).relu().clone(); out = h @ w2", 352),
-        "detach": ("h = (x @ w1).relu().detach(); out = h @ w2", 128),
-        "no_grad": ("with torch.no_grad(): h = (x @ w1).relu(); out = h @ w2", 0),
-        "no_grad_late": ("h = (x @ w1).relu()\nwith torch.no_grad(): out = h @ w2", 224),
-        "square": ("h = (x @ w1).square(); out = h @ w2", 352),
-        "exp": ("h = (x @ w1).relu(); out = (h @ w2).exp()", 288),
+        "plain": ("h = h.relu()", 224),
+        "inplace": ("h = h.relu_()", 224),
+        "clone": ("h = h.relu().clone()", 352),
+        "detach": ("h = h.relu().detach()", 128),
+        "square": ("h = h.square()", 352),
+        "exp": ("h = h.relu(), then out = out.exp()", 288),
+        "no_grad": ("h = h.relu(), no_grad around all", 0),
+        "no_grad_late": ("h = h.relu(), no_grad around out", 224),
     }
     return {row: changed.get(name, entry) for name, (row, entry) in rows.items()}
 
@@ -115,39 +115,37 @@ def saved_as_numpy_integers():
     return {row: np.int64(entry) for row, entry in _saved_table().items()}
 
 
-@wrong(
-    "predict_saved", fails="h = (x @ w1).relu(); with torch.no_grad(): out = h @ w2", says="frees nothing", factory=True
-)
+@wrong("predict_saved", fails="h = h.relu(), no_grad around out", says="frees nothing", factory=True)
 def no_grad_late_saves_a_third():
     """Believes that no_grad around the last step frees what was kept: 37 % less."""
     return _saved_table(no_grad_late=141)
 
 
-@wrong("predict_saved", fails="h = (x @ w1).relu_(); out = h @ w2", says="one and the same h", factory=True)
+@wrong("predict_saved", fails="h = h.relu_()", says="one and the same h", factory=True)
 def inplace_relu_saves_one_tensor():
     """Believes that an in-place ReLU saves an activation."""
     return _saved_table(inplace=96)
 
 
-@wrong("predict_saved", fails="h = (x @ w1).relu(); out = h @ w2", says="derivative", factory=True)
+@wrong("predict_saved", fails="h = h.relu()", says="derivative", factory=True)
 def every_tensor_is_saved():
     """Counts every intermediate tensor, needed or not."""
     return _saved_table(plain=96 + 128 + 128 + 64, exp=96 + 128 + 128 + 64 + 64)
 
 
-@wrong("predict_saved", fails="h = (x @ w1).relu().detach(); out = h @ w2", says="freed", factory=True)
+@wrong("predict_saved", fails="h = h.relu().detach()", says="freed", factory=True)
 def detach_keeps_the_first_layer():
     """Believes that the first layer's graph lives on behind a detach."""
     return _saved_table(detach=224)
 
 
-@wrong("predict_saved", fails="h = (x @ w1).relu(); out = h @ w2", says="336", factory=True)
+@wrong("predict_saved", fails="h = h.relu()", says="336", factory=True)
 def weights_counted_too():
     """Adds the weights, which exist anyway, and counts h for each step that saves it."""
     return _saved_table(plain=336)
 
 
-@wrong("predict_saved", fails="with torch.no_grad(): h = (x @ w1).relu(); out = h @ w2", says="Without", factory=True)
+@wrong("predict_saved", fails="h = h.relu(), no_grad around all", says="Without", factory=True)
 def no_grad_keeps_the_input():
     """Believes that the input of the model is kept in any case."""
     return _saved_table(no_grad=96)
@@ -861,7 +859,7 @@ def _tensor_hook(recorder, name):
     return hook
 
 
-@wrong("GradientRecorder", kind=Kind.CRASHED, says="exclude each other", factory=True)
+@wrong("GradientRecorder", kind=Kind.CRASHED, says="do not go together", factory=True)
 def recorder_of_full_backward_hooks():
     """register_full_backward_hook, and an in-place ReLU behind it."""
 
