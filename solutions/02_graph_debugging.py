@@ -330,6 +330,8 @@ with shows_error():
     draw_fx(picky)
 
 # %% [markdown]
+# ### A new graph in every run
+#
 # This is what *dynamic* means: a new graph in every run, made by whatever Python did. Its price: nobody checks the
 # program before it runs. When does a wrong shape show?
 
@@ -354,6 +356,8 @@ except RuntimeError as error:
 # %% [markdown]
 # At the very line, with both shapes. Backward has nothing to complain about: it uses shapes that forward has proved.
 # So read the shapes in the message first, and the traceback from below.
+#
+# ### Asserts at the top of `forward`
 #
 # But some wrong shapes fit. Then only you can object, at the top of `forward`:
 
@@ -1417,7 +1421,7 @@ def sgd_momentum_step(params, buffers, lr, momentum):
     ### END SOLUTION
 
 # %% [markdown]
-# ### "In-place ReLU saves 12 %"
+# ### In-place ReLU and its 12 %
 
 # %%
 predict(
@@ -2435,6 +2439,8 @@ table(
 )
 
 # %% [markdown]
+# ### A search order
+#
 # When memory grows from step to step, look in this order:
 #
 # 1. a sum or a list of losses, outputs, features: `.item()`, or `.detach()`, or `.detach().cpu()`;
