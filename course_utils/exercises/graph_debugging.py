@@ -441,7 +441,7 @@ def _counts(value: Any) -> Any:
     """A Counter, or any other dictionary, as a plain one; ``torch::autograd::AccumulateGrad`` without its namespace."""
     if not isinstance(value, dict):
         return value
-    return {str(name).rpartition("::")[2]: count for name, count in value.items()}
+    return {str(name).rpartition("::")[2]: value[name] for name in sorted(value, key=str)}
 
 
 @exercise(

@@ -250,6 +250,6 @@ def factor(expected, got):
     if abs(k) > 1e-9 and abs(k - 1) > 1e-6 and np.allclose(b, k * a, rtol=1e-6, atol=1e-12):
         return (
             f"Every number is {k:.4g} times the expected one.",
-            "Look for a factor: a sum or a mean, something counted twice, a missing 1/n.",
+            "Look for a factor: a sum for a mean, a term counted twice, no 1 / n.",
         )
     return None

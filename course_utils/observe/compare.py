@@ -159,7 +159,7 @@ def compare(expected: Behaviour, got: list[tuple[str, Any]], ended: Ended | None
     findings = tuple(judged.values())
     failed = [f for f in findings if not f.ok]
     too_many = len(got) > len(expected.facts)
-    essential = [f for f in failed if f.spec.share is None]
+    essential = sorted((f for f in failed if f.spec.share is None), key=lambda f: not f.seen)
     crashed = ended is not None and not any(f.seen for f in failed)
     if crashed:
         kind, share = Kind.CRASHED, 0.0
