@@ -8,6 +8,7 @@ __all__ = ["advice"]
 
 # (pattern in "Class: message", one line of advice)
 _ADVICE = [
+    (r"^TimeIsUp", "look for a loop whose condition never becomes false: print it each round"),
     (r"strides? .*negative|negative stride", "copy the array first: array[..., ::-1].copy() has positive strides"),
     (r"view size is not compatible", "view never copies; ask whether a copy is allowed, then use reshape"),
     (r"not writable|read-only", "copy the array before you write into it"),
@@ -40,11 +41,17 @@ _ADVICE = [
         "the sizes do not multiply to the same number",
     ),
     (r"must match the size|size of tensor a", "the shapes do not broadcast: print both shapes just before this line"),
+    (r"'generator' object is not subscriptable|'generator' has no len", "walk through a generator with for, once"),
+    (r"got \(torch\.memory_format|memory_format\W+\(got", "give the format by its name: memory_format=..."),
     (
-        r"missing \d+ required positional|positional arguments? but|unexpected keyword",
-        "keep the parameters as they were handed out",
+        r"contiguous\(\) takes 0 positional",
+        "this call takes its argument by name only: memory_format=...",
     ),
-    (r"NameError: name '(\w+)'", "run the cells above first; a name is only known after its cell has run"),
+    (
+        r"missing \d+ required positional|positional arguments? but|unexpected keyword|combination of arguments",
+        "compare the call with the parameters; some want their name, as dim=1",
+    ),
+    (r"NameError: name '(\w+)'", "a typo in the name? If not, run the cell that defines it first"),
     (r"'NoneType' object", "something returned None: does every path of your function return?"),
 ]
 
