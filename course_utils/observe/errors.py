@@ -42,11 +42,7 @@ _ADVICE = [
     ),
     (r"must match the size|size of tensor a", "the shapes do not broadcast: print both shapes just before this line"),
     (r"'generator' object is not subscriptable|'generator' has no len", "walk through a generator with for, once"),
-    (r"got \(torch\.memory_format|memory_format\W+\(got", "give the format by its name: memory_format=..."),
-    (
-        r"contiguous\(\) takes 0 positional",
-        "this call takes its argument by name only: memory_format=...",
-    ),
+    (r"torch\.memory_format|(contiguous|clone)\(\) takes", "give the format by its name: memory_format=..."),
     (
         r"missing \d+ required positional|positional arguments? but|unexpected keyword|combination of arguments",
         "compare the call with the parameters; some want their name, as dim=1",
@@ -56,7 +52,12 @@ _ADVICE = [
 ]
 
 
-def advice(error: str, message: str) -> str:
-    """One line of advice for an exception, or an empty text where there is none to give."""
+def advice(error: str, message: str, exercise: str = "") -> str:
+    """One line of advice for an exception, or an empty text where there is none to give.
+
+    ``exercise`` is the name of the student's function or class: a wrong call of that one comes from its own head.
+    """
     text = f"{error}: {message}"
+    if exercise and re.match(rf"TypeError: {exercise}(\.\w+)?\(\) (missing|takes|got)", text):
+        return "keep the parameters as they were handed out"
     return next((line for pattern, line in _ADVICE if re.search(pattern, text)), "")
