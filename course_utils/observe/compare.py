@@ -112,11 +112,11 @@ class Verdict:
 
     @property
     def first(self) -> Finding | None:
-        """The finding to talk about: the first essential one that fails, else the first that fails."""
+        """The finding to talk about: the first essential fact that was seen to fail, else the first that fails."""
         failed = [f for f in self.findings if not f.ok]
-        essential = [f for f in failed if f.spec.share is None]
-        seen = [f for f in essential if f.seen]  # what was not reached has no reason of its own to tell
-        return (seen or essential or failed or [None])[0]
+        seen = [f for f in failed if f.seen]
+        essential = [f for f in seen if f.spec.share is None]
+        return (essential or seen or failed or [None])[0]
 
 
 def skipped(exercise: str, ended: Ended, max_points: float) -> Verdict:
@@ -159,14 +159,13 @@ def compare(expected: Behaviour, got: list[tuple[str, Any]], ended: Ended | None
     findings = tuple(judged.values())
     failed = [f for f in findings if not f.ok]
     too_many = len(got) > len(expected.facts)
-    essential = sorted((f for f in failed if f.spec.share is None), key=lambda f: not f.seen)
-    crashed = ended is not None and not any(f.seen for f in failed)
-    if crashed:
+    essential = [f for f in failed if f.spec.share is None]
+    wrong = [f for f in essential if f.seen]
+    if ended is not None and not wrong:
+        # A part that failed before the crash is not what the answer has to hear first.
         kind, share = Kind.CRASHED, 0.0
     elif essential or too_many:
-        kind, share = (Kind.WRONG_FORM if essential and essential[0].spec.form else Kind.WRONG_VALUE), 0.0
-    elif ended is not None:
-        kind, share = Kind.CRASHED, 0.0
+        kind, share = (Kind.WRONG_FORM if wrong and wrong[0].spec.form else Kind.WRONG_VALUE), 0.0
     elif failed:
         share = max(0.0, 1.0 - sum(f.spec.share or 0.0 for f in failed))
         kind = Kind.WASTEFUL if all(f.spec.at_most for f in failed) else Kind.PARTLY
@@ -203,6 +202,8 @@ def _judge(fact: Fact, value: Any) -> Finding:
     if spec.secret:
         expected = _SECRET
     why, fix = spec.why, spec.fix
+    if spec.form and value == "None":
+        why, fix = "The function returned nothing.", "Does every way through it end in a return?"
     if spec.clues:
         better = find_clue(spec.clues, _as_array(fact.value), _as_array(value))
         if better:
@@ -250,7 +251,7 @@ def _difference(expected: Any, got: Any, spec: Spec) -> tuple[str, str] | None:
         limit = expected * (1 + spec.slack) + spec.allowance
         if _is_number(got) and got <= limit:
             return None
-        return f"at most {_number(limit)}", _text(got)
+        return f"at most {_number(int(limit) if type(expected) is int else limit)}", _text(got)
     if isinstance(expected, dict) and isinstance(got, dict):
         if "raises" in expected and "raises" in got:
             same = spec.any_error or expected["raises"] == got["raises"]

@@ -161,11 +161,14 @@ class _Encoder:
             return self._list(_items(value), depth)
         if _is(value, dict):
             items = list(dict.items(value))
-            plain = {_key(k): self(v, depth + 1) for k, v in items[:MAX_ITEMS]}
+            plain = {self._key(k, depth): self(v, depth + 1) for k, v in items[:MAX_ITEMS]}
             return plain if len(items) <= MAX_ITEMS else {**plain, "...": f"{len(items) - MAX_ITEMS} more"}
         if _is(value, (set, frozenset)):
             return sorted(self._list(list(frozenset().union(value)), depth), key=str)
         return {"object": _cut(describe(value, self._device))}
+
+    def _key(self, value: Any, depth: int) -> str:
+        return _cut(str.__str__(value) if _is(value, str) else str(self(value, depth + 1)))
 
     def _list(self, items: list[Any], depth: int) -> list[Any]:
         plain = [self(v, depth + 1) for v in items[:MAX_ITEMS]]
@@ -205,10 +208,6 @@ def _cut(text: str) -> str:
         return text
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
     return f"{text[:MAX_TEXT]} ... ({len(text)} characters, {digest})"
-
-
-def _key(value: Any) -> str:
-    return _cut(str.__str__(value)) if _is(value, str) else _cut(str(encode(value)))
 
 
 class See:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import linecache
 import os
+import signal
 import site
 import sysconfig
+import threading
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -77,17 +81,63 @@ def observe(exercise: Exercise, answer: Any, seed: int, device: torch.device, ke
     """
     see = See(device)
     ended, kept = None, None
-    with guard() as caught:
+    with guard() as caught, _deadline(exercise.seconds) as clock:
         for index in range(exercise.cases):
             see.case = index
             seed_everything((seed + index) % 2**32)
             try:
                 exercise.observer(answer, Case(seed, index, device), see)
-            except (Exception, SystemExit) as error:
+            except (Exception, SystemExit, TimeIsUp) as error:
+                clock.stop()
                 ended = _explain(error, index)
                 kept = error if keep_error else None
                 break
     return Observation(tuple(see.facts), ended, tuple(caught.remarks), caught.output, kept)
+
+
+class TimeIsUp(BaseException):
+    """An answer is still running. No ``Exception``: an answer's own ``except Exception`` must not swallow it."""
+
+
+class _Clock:
+    """Raises :class:`TimeIsUp` in the main thread when the time is up, and every second from then on."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._running = False
+
+    def start(self) -> None:
+        self._running = True
+        signal.setitimer(signal.ITIMER_REAL, self._seconds, 1.0)
+
+    def stop(self) -> None:
+        self._running = False
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+
+    def ring(self, *_: object) -> None:
+        if self._running:
+            raise TimeIsUp(f"still running after {self._seconds:g} seconds")
+
+
+@contextmanager
+def _deadline(seconds: float) -> Iterator[_Clock]:
+    """Bound a block by the clock on the wall, where the system has such an alarm and this is the main thread.
+
+    An endless loop inside one C call is not ended by it; interrupting the kernel is the way out of that, and when
+    grading the executor's own limit.
+    """
+    clock = _Clock(seconds)
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
+        clock.stop = lambda: None  # type: ignore[method-assign]
+        yield clock
+        return
+    before = signal.signal(signal.SIGALRM, clock.ring)
+    try:
+        clock.start()
+        yield clock
+    finally:
+        clock.stop()
+        signal.signal(signal.SIGALRM, before if before is not None else signal.SIG_DFL)
 
 
 def _explain(error: BaseException, case: int) -> Ended:
