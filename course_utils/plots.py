@@ -43,8 +43,8 @@ def picture(fig: Figure, alt: str) -> str:
 
 
 def html_picture(fig: Figure, alt: str) -> str:
-    """The figure as an HTML picture that carries its own data, for widgets."""
-    data = base64.b64encode(png(fig)).decode()
+    """The figure as an HTML picture that carries its own data, for widgets: of one size, so that it does not jump about."""
+    data = base64.b64encode(png(fig, trim=False)).decode()
     return f'<img alt="{escape(alt)}" src="data:image/png;base64,{data}">'
 
 

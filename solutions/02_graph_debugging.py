@@ -879,8 +879,9 @@ saved = []
 
 
 def pack(tensor):
-    saved.append(weakref.ref(tensor))
-    return tensor
+    kept = tensor.detach()  # part 8 tells why not the tensor itself
+    saved.append(weakref.ref(kept))
+    return kept
 
 
 x = torch.rand(5, 3, requires_grad=True)

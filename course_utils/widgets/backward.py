@@ -186,7 +186,7 @@ def draw(recorded: BackwardPass, step: int) -> Figure:
         raise ValueError(f"step {step} is none of the steps 0 to {len(recorded) - 1}")
     places = _places(recorded.nodes)
     depth = 1 - min(y for _, y in places)
-    fig = plots.figure(9.6, max(3.6, 0.72 * depth + 0.3))
+    fig = plots.figure(8.6, max(3.6, 0.72 * depth + 0.3))
     graph, text = fig.subplots(1, 2, width_ratios=[1.5, 1])
     _draw_graph(graph, recorded, places, step)
     text.set_axis_off()
