@@ -178,7 +178,7 @@ for name, made in {"a * b": product, "a * b + a": product + a}.items():
     print(f"{name:9} saved", {k: v.item() for k, v in saved_tensors(made.grad_fn).items()} or "nothing")
 
 # %% [markdown]
-# What is saved is most of the memory of a training step. Which formula saves what?
+# What is saved stays in memory until backward has used it. Which formula saves what?
 
 # %%
 x = torch.rand(100, requires_grad=True)
@@ -1477,7 +1477,14 @@ table(("call", "peak"), rows)
 #
 # ### In place, inside a model
 #
-# torchvision's ResNets use `inplace=True` everywhere and write `out += identity`. Are their gradients right?
+# torchvision's ResNets use in-place ReLUs and write `out += identity`. Are their gradients right?
+
+# %%
+from torchvision.models import resnet18
+
+relus = [module.inplace for module in resnet18().modules() if isinstance(module, nn.ReLU)]
+print(f"resnet18: {sum(relus)} of {len(relus)} ReLUs work in place")
+
 
 # %%
 class Block(nn.Module):
@@ -1541,7 +1548,7 @@ torch.from_numpy(pixels).sub_(0.5)
 reveal("from_numpy_write", bool((pixels == 1).all()))
 
 # %% [markdown]
-# In place is safe on what this very function has made. Data sets hand out views of their own memory (section 1, part
+# In place is safe on what this very function has made and no backward needs. Data sets hand out views of their own memory (section 1, part
 # 2), and `forward` does not own its input.
 # %% [markdown]
 # ## Part 5. Hooks: looking without disturbing
@@ -1870,7 +1877,8 @@ print(
 
 # %%
 scaled = gradient_norms(nn.ReLU, scale=1024)
-print(f"layer 1: {relu[0]:.3g} and {scaled[0]:.4g}, ratio {scaled[0] / relu[0]:.0f}")
+for name, norms in {"loss": relu, "1024 * loss": scaled}.items():
+    print(f"{name:12} layer 1: {norms[0]:<8.4g} layer 12 / layer 1: {norms[-1] / norms[0]:.4f}")
 
 # %% [markdown]
 # Nothing in the network has changed. A limit for gradient norms belongs to one loss, one batch size and one scale.
@@ -2291,8 +2299,23 @@ show(
 )
 
 # %% [markdown]
-# Switching back and forth does no harm. *Forgetting* does. And a model that comes out of a validation function must
-# go back to the mode in which it came.
+# *Forgetting* does harm. Switching to and fro does none:
+
+# %%
+def running_mean(switch):
+    network = small_network()
+    for batch in images.split(50):
+        if switch:
+            network.eval()
+            network.train()
+        network["backbone"](batch)
+    return network["backbone"][1].running_mean
+
+
+print("the same statistics with and without switching:", torch.equal(running_mean(False), running_mean(True)))
+
+# %% [markdown]
+# So switch as often as you like, and leave a validation function in the mode in which the model came.
 #
 # ### A BatchNorm without memory
 
@@ -2411,11 +2434,11 @@ reveal("ctx_cycle", ring[0])
 # %% [markdown]
 # A tensor holds its node, and a node holds what it saved, but no node holds its result: PyTorch takes care to store a
 # `result` without the way back. With `ctx.y = y` the output holds the node and the node the output. Such a ring waits
-# for the collector, and a GPU's memory is full long before Python thinks of collecting.
+# for the collector, and Python calls the collector by the number of objects, however many bytes hang on them.
 #
 # ### A reference that was forgotten
 #
-# Most leaks are no rings. Somebody holds a name. Ten batches, four ways to write a log:
+# A ring is one way to keep a graph alive. The other is a name that somebody holds. Ten batches, four ways to write a log:
 
 # %%
 def log_of(keep):
@@ -2499,10 +2522,15 @@ def gradients_are_zero(last_is_zero, bias):
     nn.init.constant_(model[0].bias, bias)
     if last_is_zero:
         nn.init.zeros_(model[2].weight)
-    x = torch.rand(8, 3)
-    model(x).sum().backward()
+    x, zero = torch.rand(8, 3), []
     alive = (model[1](model[0](x)) > 0).float().mean().item()
-    return not model[0].weight.grad.any().item(), f"{alive:.0%}"
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        zero.append(not model[0].weight.grad.any().item())
+        optimizer.step()
+    return *zero, f"{alive:.0%}"
 
 
 rows = [
@@ -2510,8 +2538,9 @@ rows = [
     ("next layer starts at zero", *gradients_are_zero(True, 1.0)),
     ("healthy", *gradients_are_zero(False, 1.0)),
 ]
-table(("network", "all gradients of layer 0 are zero", "positive after the ReLU"), rows, code=())
-reveal("zero_gradients", not (rows[1][1] and rows[1][2] != "0%"))
+head = ("network", "all gradients of layer 0 are zero", "and in the second step", "positive after the ReLU")
+table(head, rows, code=())
+reveal("zero_gradients", not (rows[1][1] and rows[1][3] != "0%"))
 
 # %% [markdown]
 # A last layer that starts at zero sends nothing back in the first step, and all is well from the second step on. The
