@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from course_utils.meter import storage_bytes
-from course_utils.observe import NotStarted, attempt, describe, exercise
+from course_utils.observe import NotStarted, attempt, describe, exercise, thinned
 
 SECTION = "tensor_costs"
 
@@ -37,7 +37,7 @@ def bgr_to_batch(answer, case, see):
     unchanged = all(np.array_equal(a, b) for a, b in zip(images, before, strict=True))
     large = case.bgr_images(6 - 2 * case.index, *case.sizes(2, 36, 46))
     with see.memory(numpy=True) as used:
-        answer(large)  # the second call: the first may import, and imports are no bytes of the answer
+        measured = answer(large)  # the second call: the first may import, and imports are no bytes of the answer
     see.form(
         batch,
         why="A model takes one float32 tensor, channels before height and width.",
@@ -70,6 +70,13 @@ def bgr_to_batch(answer, case, see):
         unchanged,
         why="An image was rewritten in place: the caller's picture has changed, too.",
         fix="Reverse the channels out of place, or in the copy that you make anyway.",
+    )
+    see(
+        "values, measured",
+        thinned(measured),
+        atol=1e-6,
+        why="On the larger input whose bytes are counted, the result is another one.",
+        fix="Does the answer depend on the size, or on having been called before?",
     )
     see(
         "bytes at peak",
@@ -1022,7 +1029,13 @@ def assemble(answer, case, see):
     lengths = [case.integer(24, 36) for _ in range(12)]
     rows = case.tensor(sum(lengths), 9, 13, dtype=dtype)
     with see.memory(numpy=True) as used:
-        answer(stream(rows, lengths), sum(lengths))
+        measured = answer(stream(rows, lengths), sum(lengths))
+    see(
+        "values, measured",
+        thinned(measured),
+        why="On the larger input whose bytes are counted, the result is another one.",
+        fix="Does the answer depend on the size, or on having been called before?",
+    )
     see(
         "bytes at peak",
         used.peak,
@@ -1204,7 +1217,13 @@ def frame_difference(answer, case, see):
     )
     large = [torch.from_numpy(case.array(150, 160, 3, dtype="uint8")) for _ in range(2)]
     with see.memory(numpy=True) as used:
-        answer(*large)
+        measured = answer(*large)
+    see(
+        "values, measured",
+        thinned(measured),
+        why="On the larger input whose bytes are counted, the result is another one.",
+        fix="Does the answer depend on the size, or on having been called before?",
+    )
     see(
         "bytes at peak",
         used.peak,

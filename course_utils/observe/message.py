@@ -66,7 +66,9 @@ def lines(verdict: Verdict, hidden: bool = False) -> list[str]:
     if verdict.kind is Kind.CRASHED and verdict.ended is not None:
         ended = verdict.ended
         place = f"raised at line {ended.line}" if ended.line else "raised before your first line was reached"
-        fix = advice(ended.error, ended.message) or f'call it by hand; hint("{verdict.exercise}") helps'
+        fix = (
+            advice(ended.error, ended.message, verdict.exercise) or f'call it by hand; hint("{verdict.exercise}") helps'
+        )
         return [
             head,
             _cut("expected:", "a result"),

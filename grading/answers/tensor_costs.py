@@ -28,6 +28,14 @@ def index_the_channels(images):
     return out.mul_(1 / 255)
 
 
+@wrong("bgr_to_batch", fails="values, measured", says="called before")
+def right_once_and_nothing_from_then_on(images):
+    """Holds that only the first call is looked at: later calls would cost bytes."""
+    if len(images[0]) > 20:
+        return torch.zeros(())
+    return index_the_channels(images).contiguous()
+
+
 @wrong("bgr_to_batch", fails="values", says="exchanged")
 def keeps_bgr(images):
     """Takes the channel order of OpenCV for that of everybody else."""
