@@ -240,7 +240,7 @@ backward_explorer(F.mse_loss(mlp(x), target), mlp, step=1)
 # Write `backward_operators(loss)`: how many nodes of each name the graph behind `loss` has, as a dictionary.
 #
 # Start at `loss.grad_fn`. A node has a `name()` and `next_functions`: pairs of a node, or `None`, and a number that you do not need.
-# Every node counts once, however many paths lead to it, the leaves' `AccumulateGrad` nodes included. The graph may be thousands of nodes deep. Where
+# Every node counts once, however many paths lead to it, the leaves' `AccumulateGrad` nodes included (with or without the `torch::autograd::` in front of their name). The graph may be thousands of nodes deep. Where
 # there is none (a detached loss, a leaf), the dictionary is empty. Only look: the caller still wants to run backward.
 #
 # ```python
