@@ -136,9 +136,8 @@ def _on_host(world: World, operator: Operator, func: Any, named: list[Named], ar
     result = func(*args, **kwargs)
     if pinned:
         pin(result)
-    if operator.takes_device and not named and not asked_by_user():
-        _leave_open(result)
-    elif named and all(mark is unplaced for _, _, mark in named):
+    made_by_cpp = all(mark is unplaced for _, _, mark in named) if named else operator.takes_device
+    if made_by_cpp and not asked_by_user():
         _leave_open(result)
     return result
 
@@ -188,9 +187,9 @@ def _on_device(
         results: Any = (result,)
     else:
         results = _flat(result)
-    for tensor in results:
+    for position, tensor in enumerate(results):
         mark = mark_of(tensor)
-        if (mark is None or mark is unplaced) and (operator.fresh or not _is_one_of(tensor, named)):
+        if (mark is None or mark is unplaced) and position not in operator.to_host and (operator.fresh or not _is_one_of(tensor, named)):
             world.place(tensor, device)
         elif operator.resizes and isinstance(mark, Place):
             mark.resize(tensor.untyped_storage().nbytes())
@@ -204,8 +203,7 @@ def _is_one_of(tensor: torch.Tensor, named: list[Named]) -> bool:
 
 def _check_indices(world: World, operator: Operator, named: list[Named]) -> torch.device:
     """Check ``x[i]`` and ``x[i] = y``. Indices may lie on the host, where they have to be sent over first."""
-    _, indexed, mark = named[0]
-    home = _place(mark)
+    home = _place(named[0][2])
     for name, tensor, index_mark in named[1:]:
         place = _place(index_mark)
         if name != "indices":
@@ -230,8 +228,12 @@ def _check_indices(world: World, operator: Operator, named: list[Named]) -> torc
 def _check_devices(operator: Operator, named: list[Named], device: torch.device) -> None:
     """Let pass what CUDA lets pass: host tensors without dimensions, where no wrapper looks. Else raise its words."""
     foreign = [
-        (name, tensor, mark) for name, tensor, mark in named if _place(mark) is not device and not adopt(tensor, device)
+        (name, tensor, mark)
+        for name, tensor, mark in named
+        if _place(mark) is not device and name not in operator.from_host and not adopt(tensor, device)
     ]
+    if not foreign:
+        return
     if operator.method is None and all(
         _place(mark) is None and tensor.dim() == 0 and name not in operator.writes for name, tensor, mark in foreign
     ):

@@ -79,7 +79,7 @@ def to(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         copy = False
         # A blocking copy converts on the host, an asynchronous one on the device; between devices the source does.
         # So images in uint8 travel as such with `.to(device).float()`, and as float32 with `.to(device, torch.float32)`.
-        convert_first = home is not None and wanted is not None or (home is None) != non_blocking
+        convert_first = (home is not None and wanted is not None) or (home is None) != non_blocking
         if convert_first:
             tensor = _keep_device(tensor, dtype, False, None)
         tensor = move(tensor, wanted, non_blocking, memory_format or torch.preserve_format)

@@ -42,6 +42,13 @@ ALLOCATES = {
 }
 # CUDA runs an embedding as index_select(weight, 0, indices), and that is what its message names.
 RENAMED = {"aten::embedding": ("index_select", {"weight": "self", "indices": "index"})}
+# Arguments that CUDA takes from the host as well, by operator.
+FROM_HOST = {
+    "aten::_pack_padded_sequence": {"lengths"},
+    "aten::_pack_padded_sequence_backward": {"batch_sizes"},
+}
+# Results that CUDA leaves on the host, by operator and position.
+TO_HOST = {"aten::_pack_padded_sequence": {1}}
 
 
 @dataclass(frozen=True)
@@ -66,6 +73,8 @@ class Operator:
     copies: bool
     casts: bool
     resizes: bool
+    from_host: frozenset[str]
+    to_host: frozenset[int]
 
 
 @functools.cache
@@ -100,6 +109,8 @@ def describe(func: Any) -> Operator:
         copies=name == "aten::copy_",
         casts=name == "aten::_to_copy",
         resizes=name == "aten::resize_",
+        from_host=frozenset(FROM_HOST.get(name, ())),
+        to_host=frozenset(TO_HOST.get(name, ())),
     )
 
 

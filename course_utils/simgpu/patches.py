@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.jit import _builtins
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext, _device_constructors
 
@@ -21,7 +22,7 @@ from course_utils.simgpu import mode as dispatch
 from course_utils.simgpu.colours import NAME, Place, device_of, is_simulated_storage, pin
 from course_utils.simgpu.generator import SimulatedGenerator
 from course_utils.simgpu.moves import copy_, move, to
-from course_utils.simgpu.world import HOST, current, in_user_call
+from course_utils.simgpu.world import HOST, adopt, current, in_user_call
 
 __all__ = ["Patches", "all_patches"]
 
@@ -62,6 +63,18 @@ def _get_device(tensor: Tensor) -> torch.device:
 def _get_index(tensor: Tensor) -> int:
     place = device_of(tensor)
     return Base.get_device(tensor) if place is None else place.index
+
+
+def _get_gradient(tensor: Tensor) -> Tensor | None:
+    return _adopted(Base.grad.__get__(tensor), tensor)
+
+
+def _adopted(gradient: Tensor | None, tensor: Tensor) -> Tensor | None:
+    """A gradient of zeros that C++ made for itself lies where its tensor lies."""
+    place = device_of(tensor)
+    if gradient is not None and place is not None and device_of(gradient) is None:
+        adopt(gradient, place)
+    return gradient
 
 
 def _set_gradient(tensor: Tensor, gradient: Tensor | None) -> None:
@@ -231,6 +244,19 @@ def _make_gradients(outputs: Any, gradients: Any, is_grads_batched: bool) -> Any
 _real_make_gradients = torch.autograd._make_grads
 
 
+@functools.wraps(torch.autograd.grad)
+def _gradients(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> tuple[Tensor | None, ...]:
+    gradients = _real_gradients(outputs, inputs, *args, **kwargs)
+    sources = [inputs] if isinstance(inputs, Tensor) else list(inputs)
+    for gradient, source in zip(gradients, sources, strict=False):
+        if isinstance(source, Tensor):
+            _adopted(gradient, source)
+    return gradients
+
+
+_real_gradients = torch.autograd.grad
+
+
 def _compile(*_: Any, **__: Any) -> Any:
     raise errors.Unsupported("torch.compile", "Compile on the CPU, with the simulation off.")
 
@@ -251,16 +277,25 @@ def _bootstrap(thread: threading.Thread) -> None:
 _real_bootstrap = threading.Thread._bootstrap_inner
 
 
+def _tell_torchscript(function: Callable[..., Any], replacement: Callable[..., Any]) -> None:
+    """TorchScript, which forward-mode differentiation loads, knows PyTorch's functions by identity."""
+    for known in (function, replacement):
+        _builtins._builtin_ops.append((known, f"aten::{function.__name__}"))
+        if _builtins._builtin_table is not None:
+            _builtins._builtin_table[id(known)] = f"aten::{function.__name__}"
+
+
 # ------------------------------------------------------------------------------------------------ the list
+@functools.cache
 def all_patches() -> list[tuple[Any, str, Any]]:
-    """Owner, name and replacement of everything that is replaced."""
+    """Owner, name and replacement of everything that is replaced. First called while nothing is."""
     Storage = torch.UntypedStorage
     patches: list[tuple[Any, str, Any]] = [
         (Tensor, "device", property(_get_device)),
         (Tensor, "is_cpu", property(lambda tensor: tensor.device.type == "cpu")),
         (Tensor, f"is_{NAME}", property(lambda tensor: device_of(tensor) is not None)),
         (Tensor, "get_device", _get_index),
-        (Tensor, "grad", property(Base.grad.__get__, _set_gradient, Base.grad.__delete__)),
+        (Tensor, "grad", property(_get_gradient, _set_gradient, Base.grad.__delete__)),
         (Tensor, "to", to),
         (Tensor, "cpu", _cpu),
         (Tensor, "copy_", copy_),
@@ -278,16 +313,22 @@ def all_patches() -> list[tuple[Any, str, Any]]:
         (torch, "clear_autocast_cache", _clear_autocast_cache),
         (torch._C, "_group_tensors_by_device_and_dtype", _group_by_device),
         (torch.autograd, "_make_grads", _make_gradients),
+        (torch.autograd, "grad", _gradients),
         (threading.Thread, "_bootstrap_inner", _bootstrap),
     ]
     from_data = {"tensor": False, "as_tensor": True, "asarray": True}
     for name, shares in from_data.items():
-        patches.append((torch, name, _from_data(getattr(torch, name), shares)))
+        replacement = _from_data(getattr(torch, name), shares)
+        _tell_torchscript(getattr(torch, name), replacement)
+        patches.append((torch, name, replacement))
     made = {function.__name__ for function in _device_constructors()} - from_data.keys()
     likes = {f"{name}_like" for name in ("zeros", "ones", "empty", "full", "rand", "randn", "randint")}
     for name in sorted(made | likes):
-        if callable(getattr(torch, name, None)):
-            patches.append((torch, name, _asked_by_user(getattr(torch, name))))
+        function = getattr(torch, name, None)
+        if function is not None:
+            replacement = _asked_by_user(function)
+            _tell_torchscript(function, replacement)
+            patches.append((torch, name, replacement))
     for name in ("new_zeros", "new_ones", "new_empty", "new_full", "new_empty_strided"):
         patches.append((Tensor, name, _asked_by_user(getattr(Tensor, name))))
     accelerator = torch.accelerator
