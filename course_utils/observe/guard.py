@@ -92,6 +92,20 @@ SETTINGS: dict[str, tuple[Any, Any, Any, str]] = {
     "NumPy's print options": (np.get_printoptions, lambda value: np.set_printoptions(**value), None, ""),
 }
 
+
+def _simulated_gpu_is_on() -> bool:
+    simgpu = sys.modules.get("course_utils.simgpu")  # not loaded: nobody can have switched it on
+    return simgpu is not None and simgpu.is_enabled()
+
+
+def _switch_simulated_gpu(on: bool) -> None:
+    from course_utils import simgpu
+
+    simgpu.enable() if on else simgpu.disable()
+
+
+SETTINGS["simulated GPU"] = (_simulated_gpu_is_on, _switch_simulated_gpu, None, "")
+
 _GLOBAL_HOOKS = [name for name in vars(module_hooks) if name.startswith("_global_") and "hooks" in name]
 
 

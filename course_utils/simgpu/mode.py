@@ -122,9 +122,10 @@ def _check_generator(generator: torch.Generator | None, device: torch.device | N
 # ------------------------------------------------------------------------------------------------ on the host
 def _on_host(world: World, operator: Operator, func: Any, named: list[Named], args: tuple, kwargs: dict) -> Any:
     if world.stream.busy:
-        for name, tensor, mark in named:
-            if _place(mark) is None:
-                world.host_uses(tensor, name in operator.writes)
+        used = {id(tensor): tensor for _, tensor, _ in named}  # x * x uses x once
+        written = {id(tensor) for name, tensor, _ in named if name in operator.writes}
+        for key, tensor in used.items():
+            world.host_uses(tensor, key in written)
     if operator.name == "aten::is_pinned":
         return is_pinned(named[0][1])
     if operator.name == "aten::_pin_memory":

@@ -21,6 +21,7 @@ WAITS = {
     "aten::nonzero",
     "aten::masked_select",
     "aten::equal",
+    "aten::allclose",
     "aten::_unique2",
     "aten::unique_dim",
     "aten::unique_consecutive",
@@ -40,8 +41,11 @@ ALLOCATES = {
     "aten::resize_",
     "aten::set_",
 }
-# CUDA runs an embedding as index_select(weight, 0, indices), and that is what its message names.
-RENAMED = {"aten::embedding": ("index_select", {"weight": "self", "indices": "index"})}
+# CUDA runs an embedding as index_select(weight, 0, indices) and stack as cat, and these are what its messages name.
+RENAMED = {
+    "aten::embedding": ("index_select", {"weight": "self", "indices": "index"}),
+    "aten::stack": ("cat", {}),
+}
 # Arguments that CUDA takes from the host as well, by operator.
 FROM_HOST = {
     "aten::_pack_padded_sequence": {"lengths"},

@@ -133,12 +133,10 @@ def _tolist(tensor: Tensor) -> Any:
 
 def _repr(tensor: Tensor, *, tensor_contents: str | None = None) -> str:
     if device_of(tensor) is not None and not torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        world = current()
-        world.stream.needed(tensor.untyped_storage())
-        world.record_copy("d2h", tensor.nbytes)
-        world.synchronise("print")
-        with torch._C._DisableTorchDispatch():
-            return _real_repr(tensor, tensor_contents=tensor_contents)
+        host = tensor.detach().cpu()
+        if tensor_contents is None and host.numel():
+            with torch.no_grad():
+                tensor_contents = torch._tensor_str._tensor_str(host, indent=len("tensor("))
     return _real_repr(tensor, tensor_contents=tensor_contents)
 
 

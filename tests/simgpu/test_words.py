@@ -42,7 +42,7 @@ MIXED: dict[str, tuple[Callable[[Make, Make], object], str]] = {
     "add": (lambda h, d: h(3) + d(3), TWO),
     "add, other way round": (lambda h, d: d(3) + h(3), TWO),
     "add in place": (lambda h, d: h(3).add_(d(3)), TWO),
-    "add in place to a host number": (lambda h, d: h().add_(d()), TWO),
+    "add in place to a host number": (lambda h, d: h(()).add_(d(())), TWO),
     "compare": (lambda h, d: d(3) > h(3), TWO),
     "where": (lambda h, d: torch.where(h(3) > 0, d(3), d(3)), TWO),
     "mse loss": (lambda h, d: F.mse_loss(d(3), h(3)), TWO),
@@ -58,7 +58,7 @@ MIXED: dict[str, tuple[Callable[[Make, Make], object], str]] = {
         "MKLDNN tensor and weight is a dense tensor",
     ),
     "index on the device of a host tensor": (
-        lambda h, d: h(5)[torch.zeros(2, dtype=torch.long, device=d().device)],
+        lambda h, d: h(5)[torch.zeros(2, dtype=torch.long, device=d(1).device)],
         "indices should be either on cpu or on the same device as the indexed tensor (cpu)",
     ),
 }
