@@ -42,7 +42,7 @@ def timed(step: Callable[[], float]) -> tuple[float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--size", type=int, default=32, help="height and width of the images")
     parser.add_argument("--steps", type=int, default=12)
     options = parser.parse_args()

@@ -172,9 +172,11 @@ def _on_device(
             return first[1]
     elif operator.indexes:
         device = _check_indices(world, operator, named)
-    elif not operator.takes_device and any(_place(mark) is not device for _, _, mark in named):
-        # zeros_like(x, device=...) and its kind take a device and look at the form of x alone
-        _check_devices(operator, named, device)
+    elif not operator.takes_device:  # zeros_like(x, device=...) and its kind look at the form of x alone
+        for _, _, mark in named:
+            if mark is None or mark.device is not device:
+                _check_devices(operator, named, device)
+                break
     if world.stream.busy:
         for _, tensor, mark in named:
             if _place(mark) is not None:

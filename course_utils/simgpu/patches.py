@@ -118,8 +118,6 @@ def _numpy(tensor: Tensor, *, force: bool = False) -> np.ndarray:
         if not force:
             errors.no_numpy(place)
         tensor = tensor.detach().cpu()
-    elif current().stream.busy:
-        current().host_uses(tensor.untyped_storage())
     return Base.numpy(tensor, force=force)
 
 
