@@ -21,8 +21,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from course_utils import bytes_saved_for_backward, check, draw_fx, draw_graph, hint, load_cifar_mini
-from course_utils import memory, my_predictions, operators, predict, progress, reveal, shows_error
-from course_utils import shows_warning, table
+from course_utils import memory, my_predictions, predict, progress, reveal, shows_error, shows_warning, table
 from course_utils.plots import bars, figure, show
 from course_utils.widgets.backward import backward_explorer
 
@@ -111,7 +110,8 @@ print("validation has moved the running mean by  ", f"{(statistics - before).abs
 # | 8 | What stays alive | 10 |
 # | 9 | A diagnosis in three layers | 10 |
 #
-# Every exercise says its own minutes. You need not do all of it at once. **Predict** cells ask for a guess, which
+# That is about 3 hours, and the exercises take about 4.5 more; each says its own minutes. You need not do all of it
+# at once. **Predict** cells ask for a guess, which
 # nobody marks; `check("...")` tries an answer as often as you like; `hint("...")` opens the hints one by one.
 
 # %%
@@ -225,16 +225,16 @@ print(drawing)
 #
 # 1. Why does a gradient of shape (8, 2) leave as (2,) for the bias?
 # 2. Which node sends *nothing* to one of its inputs, and why?
-# 3. Where does the norm drop most?
+# 3. On the way down to layer 0, which node makes the norm smaller by the largest factor?
 
 # %%
 backward_explorer(F.mse_loss(mlp(x), target), mlp, step=1)
 
 # %% [markdown]
 # (1) One bias served eight rows, so its gradient is the sum over them. (2) The first layer's `AddmmBackward0`: its
-# input is the data, which needs no gradient. (3) Here in the ReLU: where its input was negative nothing goes through.
-# Small weights take their part as well. Gradients that pass many such layers fade; part 5 measures it. (`TBackward0`
-# turns the gradient of the transposed weight back.)
+# input is the data, which needs no gradient. (3) Here the ReLU, to a quarter: where its input was negative nothing
+# goes through. Small weights take their part as well. Gradients that pass many such layers fade; part 5 measures it.
+# (`TBackward0` turns the gradient of the transposed weight back.)
 
 # %% [markdown] exercise="backward_operators"
 # Write `backward_operators(loss)`: how many nodes of each name the graph behind `loss` has, as a dictionary.
@@ -268,7 +268,7 @@ def backward_operators(loss):
 
 # %% [markdown] exercise="reached_parameters"
 # Write `reached_parameters(loss, model)`: the set of the names of those parameters of `model` that a backward pass from `loss` would
-# reach. Names are those of `model.named_parameters()`.
+# reach (a list of them is taken, too). Names are those of `model.named_parameters()`.
 #
 # A gradient of zero counts as reached, a layer behind `detach()` or under `no_grad` does not, nor does a frozen or unused one. No gradient may be
 # stored in any `.grad`, and what lies there already means nothing. The graph must still be good for a backward pass.
@@ -598,42 +598,6 @@ show(
 # A narrow peak is normal: the loss is a mean over the batch, and each number has a small share in it. Look for *all*
 # zeros (dead), for a lone spike far outside (one bad image), for NaN (part 6).
 
-# %% [markdown] exercise="feature_gradient"
-# Which places of a feature map matter for a class? Write `feature_gradient(model, layer, x, target)`.
-#
-# `layer` is the name of a module that runs once, `x` a batch of N images, `target` N class numbers (`int64`). Return the gradient of
-# `scores[0, target[0]] + ... + scores[N-1, target[N-1]]`, with `scores = model(x)`, with respect to the output of the layer: a tensor of that output's shape,
-# outside any graph.
-#
-# * An in-place layer may follow. The gradient is that with respect to the output as the layer gave it.
-# * It also works where all parameters are frozen, and where the caller has switched gradients off with `no_grad`.
-# * One forward pass. The model runs in the mode in which it comes; its parameters' `.grad`, flags and hooks stay as they are, also after an error.
-# * No tensor of the forward pass outlives the call.
-
-# %% exercise="feature_gradient"
-def feature_gradient(model, layer, x, target):
-    """Gradient of the target scores with respect to the output of the layer of that name."""
-    ### BEGIN SOLUTION
-    features = []
-
-    def start_here(module, inputs, output):
-        # A new leaf: it works for frozen models, and nothing in front of it has to be kept for backward.
-        feature = output.detach().requires_grad_()
-        features.append(feature)
-        # In-place layers get a copy to write on. A leaf that requires grad may not be written to.
-        return feature.clone()
-
-    handle = model.get_submodule(layer).register_forward_hook(start_here)
-    try:
-        with torch.enable_grad():
-            score = model(x).gather(1, target[:, None]).sum()
-    finally:
-        handle.remove()
-    # autograd.grad, not backward: it stores nothing in the parameters' .grad.
-    (gradient,) = torch.autograd.grad(score, features)
-    return gradient
-    ### END SOLUTION
-
 # %% [markdown]
 # ### Gradients add up
 
@@ -742,6 +706,27 @@ def accumulate(model, batches, loss_function):
         average += loss.item()
     return average
     ### END SOLUTION
+
+# %% [markdown]
+# ### A gradient that is handed to you
+#
+# `backward` writes to every leaf that it reaches. To *look* at a gradient, ask for it by name: `torch.autograd.grad`
+# returns the gradients of one number with respect to the tensors of your choice, leaves or not, and writes to no
+# `.grad`.
+
+# %%
+w, unused = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+h = w * 3
+loss = h.square().sum()
+of_w, of_h = torch.autograd.grad(loss, [w, h], retain_graph=True)
+print("of w:", of_w.tolist(), " of h:", of_h.tolist(), " w.grad:", w.grad)
+with shows_error():
+    torch.autograd.grad(loss, [w, unused], retain_graph=True)
+print("allow_unused:", torch.autograd.grad(loss, [w, unused], allow_unused=True))
+
+# %% [markdown]
+# It frees the graph as `backward` does; `retain_graph=True` keeps it for whoever comes next. A tensor that the loss
+# does not lead to is an error, or `None` with `allow_unused=True`. A loss without any graph is an error in any case.
 
 # %% [markdown]
 # ### Six reasons for `grad is None`
@@ -943,6 +928,16 @@ reveal("leaf_in_no_grad", {2: "both", 0: "neither"}.get(len(who), f"only {who[0]
 # %% [markdown]
 # `requires_grad` is a wish, and it is kept. Without a record no graph grows from it, so such tensors leak nothing.
 #
+# The opposite block is `enable_grad`. A function that needs a graph of its own records one inside it, whatever its
+# caller has switched off, and afterwards the caller's setting is back:
+
+# %%
+with torch.no_grad():
+    with torch.enable_grad():
+        slope = torch.autograd.grad((w * w).sum(), w)
+    print("a gradient under no_grad:", slope[0].tolist(), " recording afterwards:", torch.is_grad_enabled())
+
+# %% [markdown]
 # `inference_mode` goes further: its results have no version counter and can never enter a graph.
 
 # %%
@@ -1125,7 +1120,8 @@ head = ("way", "kept for backward", "new and still alive", "peak of the forward 
 table(head, rows)
 
 # %% [markdown]
-# The input `x` has 401,408 bytes, `h` has 131,072, the result 5,120. `detach` in the middle gives up the claim on
+# "Kept for backward" is `.kept` of `bytes_saved_for_backward`: what is still saved when the function has returned and
+# its result is held. (`.bytes` counts all that was saved on the way.) The input `x` has 401,408 bytes, `h` has 131,072, the result 5,120. `detach` in the middle gives up the claim on
 # `x`, but the second layer still needs `h` for its own weights: of the *new* memory nothing is saved. Only a forward
 # pass that runs wholly without a record keeps nothing, and even that has the same peak, because at one moment input
 # and output of the ReLU are both there. And the three ways that cut in the middle have a price that no memory profile
@@ -1136,8 +1132,8 @@ table(head, rows)
 #
 # ```python
 # x = torch.rand(8, 3)                           #  96 bytes
-# w1 = torch.rand(3, 4, requires_grad=True)
-# w2 = torch.rand(4, 2, requires_grad=True)
+# w1 = nn.Parameter(torch.rand(3, 4))
+# w2 = nn.Parameter(torch.rand(4, 2))
 #
 # h = x @ w1                                     # 128 bytes
 # h = h.relu()                                   # the line that the table changes
@@ -1147,6 +1143,9 @@ table(head, rows)
 # Replace each `None` by the number of bytes that autograd keeps for the backward pass after the last line, while `x`, `h` and `out` are alive.
 # A storage counts once, however often it is saved; `w1` and `w2` do not count, they exist anyway. "no_grad around all" means that the
 # three lines stand in a `with torch.no_grad():` block, "no_grad around out" that only the last one does.
+#
+# To look afterwards: put the lines into a function that returns `(h, out)`, and read `bytes_saved_for_backward(function).kept`. Its `.bytes` is another number: all that was saved at any
+# time, also what has been freed by the end.
 
 # %% exercise="predict_saved"
 predict_saved = {
@@ -1182,7 +1181,7 @@ predict_saved = {
 # %% [markdown] exercise="saved_bytes"
 # Write `saved_bytes(function)`: run `function()` once and return how many bytes autograd saves for the backward pass meanwhile, as an `int`.
 #
-# Each storage counts once, with all its bytes, however many saved tensors are views of it. Parameters (`nn.Parameter`) and views of parameters do not
+# Each storage counts once, with all its bytes, however many saved tensors are views of it, and it counts even if it is freed again before `function` returns. Parameters (`nn.Parameter`) and views of parameters do not
 # count. The graph must work as usual afterwards, and be freed as usual when its result is dropped: a node must not hold its own output together with
 # the graph behind it, so let `pack` return `tensor.detach()`. An error of `function` reaches the caller, and no hook stays switched on. Use
 # `torch.autograd.graph.saved_tensors_hooks`; the course's own `bytes_saved_for_backward` is what you are building.
@@ -1454,7 +1453,11 @@ for depth in (1, 3, 6):
             whole_step(model, x)
         rows.append((depth, inplace, saved.bytes, used.peak))
         del saved
-table(("blocks", "in place", "bytes saved for backward", "peak of a training step"), rows, code=())
+table(
+    ("blocks", "in place", "bytes saved for backward", "peak of a training step"),
+    [(*row[:2], *(f"{count:,}" for count in row[2:])) for row in rows],
+    code=(),
+)
 same = all(a[2] == b[2] for a, b in zip(rows[::2], rows[1::2]))
 reveal("relu_saved", "not at all" if same else f"{100 * (1 - rows[1][2] / rows[0][2]):.0f} % fewer")
 
@@ -1641,7 +1644,8 @@ reveal("hook_registered_there", "backward" in ran)
 
 # %% [markdown]
 # `no_grad` switches off the record, not the hooks. There are no backward hooks in such a pass because there is no
-# backward. So feature maps and statistics *can* be watched at inference:
+# backward. Registering is no operation on tensors, so it does not matter where it happens: a hook that was registered
+# inside the block runs in every later training step. And feature maps and statistics *can* be watched at inference:
 
 # %%
 network = small_network().eval()
@@ -1722,8 +1726,27 @@ for inplace in (False, True):
     )
 
 # %% [markdown]
-# The same gradient in both networks: that of the output *as the layer gave it*, before the ReLU wrote over it. What
-# is recorded on the way forward has the same enemy:
+# The same gradient in both networks: that of the output *as the layer gave it*, before the ReLU wrote over it.
+#
+# `watch_gradient` is a `def` without `return`, and not a `lambda`, for a reason. **What a forward hook returns
+# replaces the output of the module**; `None` leaves it alone. `register_hook` returns a handle, and a `lambda` would
+# pass it on to the next layer:
+
+# %%
+model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+handle = model[0].register_forward_hook(lambda m, i, o: o.register_hook(print))
+with shows_error():
+    model(torch.ones(5, 3))
+handle.remove()
+model[0].register_forward_hook(lambda m, i, o: 0 * o)
+print("with a hook that returns 0 * o:", model(torch.ones(5, 3)).detach().flatten().tolist())
+print("the bias of the last layer:    ", model[2].bias.tolist())
+
+# %% [markdown]
+# Used on purpose, this is how a hook hands on a changed or copied output. A tensor's hook works alike: what it
+# returns replaces the gradient.
+#
+# What is recorded on the way forward has the in-place layer for an enemy, too:
 
 # %%
 predict(
@@ -1827,6 +1850,42 @@ class GradientRecorder:
         self._handles.clear()
         # Nothing is returned: an error goes on its way.
         ### END SOLUTION
+
+# %% [markdown] exercise="feature_gradient"
+# Which places of a feature map matter for a class? Write `feature_gradient(model, layer, x, target)`.
+#
+# `layer` is the name of a module that runs once, `x` a batch of N images, `target` N class numbers (`int64`). Return the gradient of
+# `scores[0, target[0]] + ... + scores[N-1, target[N-1]]`, with `scores = model(x)`, with respect to the output of the layer: a tensor of that output's shape,
+# outside any graph.
+#
+# * An in-place layer may follow. The gradient is that with respect to the output as the layer gave it.
+# * It also works where all parameters are frozen, and where the caller has switched gradients off with `no_grad`.
+# * One forward pass. The model runs in the mode in which it comes; its parameters' `.grad`, flags and hooks stay as they are, also after an error.
+# * No tensor of the forward pass outlives the call.
+
+# %% exercise="feature_gradient"
+def feature_gradient(model, layer, x, target):
+    """Gradient of the target scores with respect to the output of the layer of that name."""
+    ### BEGIN SOLUTION
+    features = []
+
+    def start_here(module, inputs, output):
+        # A new leaf: it works for frozen models, and nothing in front of it has to be kept for backward.
+        feature = output.detach().requires_grad_()
+        features.append(feature)
+        # In-place layers get a copy to write on. A leaf that requires grad may not be written to.
+        return feature.clone()
+
+    handle = model.get_submodule(layer).register_forward_hook(start_here)
+    try:
+        with torch.enable_grad():
+            score = model(x).gather(1, target[:, None]).sum()
+    finally:
+        handle.remove()
+    # autograd.grad, not backward: it stores nothing in the parameters' .grad.
+    (gradient,) = torch.autograd.grad(score, features)
+    return gradient
+    ### END SOLUTION
 
 # %% [markdown]
 # ### Fading gradients
@@ -2075,13 +2134,13 @@ reveal("where_gradient", x.grad[0].item())
 # **The norm of nothing.**
 
 # %%
-for code in ["x.square().sum().sqrt()", "x.norm()"]:
-    x = torch.zeros(3, requires_grad=True)
-    eval(code).backward()
-    print(f"{code:25} gradient at zero: {x.grad.tolist()}")
+x = torch.zeros(3, requires_grad=True)
+x.square().sum().sqrt().backward()
+print("gradient of the norm at zero:", x.grad.tolist())
 
 # %% [markdown] exercise="safe_norm"
-# Write `safe_norm(x)`: `(N, D)` -> `(N,)`, the Euclidean norm of each row, exact, also for rows of zeros and for tiny ones.
+# Write `safe_norm(x)`: `(N, D)` -> `(N,)`, the Euclidean norm of each row, exact: nothing may be added under the root. Rows
+# whose squares add up to 0 (all zeros, or so small that their squares are rounded to 0) count as zeros.
 #
 # The gradient must be that of the norm, and 0 for a row of zeros. The plain formula `x.square().sum(-1).sqrt()` gives NaN there.
 
@@ -2108,6 +2167,26 @@ def masked_sqrt(x):
     # Two wheres: the inner one keeps numbers from sqrt at which its derivative is infinite or NaN.
     return torch.where(positive, torch.where(positive, x, 1.0).sqrt(), 0.0)
     ### END SOLUTION
+
+# %% [markdown]
+# ### To multiply, or to select
+#
+# Some short formulas do without a second `where`. What tells them from those that fail?
+
+# %%
+rows = []
+for code in ["(x * (x > 0)).sqrt()", "(x ** 2).sqrt()", "x.relu().sqrt()", "x.clamp(min=0).sqrt()", "x.norm()"]:
+    x = torch.zeros(1, requires_grad=True)
+    result = eval(code)
+    result.sum().backward()
+    rows.append((code, result.item(), x.grad.item()))
+table(("formula at x = 0", "value", "gradient"), rows)
+
+# %% [markdown]
+# In each but the last `sqrt` sends back an infinity. The backward of `*` and `**` *multiplies* it by 0, and that is
+# NaN. The backward of `relu` and `clamp` *selects*: where nothing goes through it puts a 0, whatever came in.
+# `norm` is one formula with a backward of its own, which knows the case. To use such a formula you must know which
+# kind its backward is; two `where` work for any function.
 
 # %% [markdown]
 # ### Is my own derivative right?
@@ -2340,7 +2419,7 @@ print("largest gradient in eval mode:", round(x.grad.abs().max().item(), 3))
 
 # %% [markdown] exercise="watch_batchnorm"
 # A model was trained on daylight, and now it sees dusk. Its BatchNorms still subtract the mean of daylight. Write `watch_batchnorm(model, batches)`: run the model at inference on a list of batches, and
-# return for each BatchNorm how far its inputs have drifted, as a dictionary from names (as in `named_modules`) to floats.
+# return for each BatchNorm (1d, 2d or 3d) how far its inputs have drifted, as a dictionary from names (as in `named_modules`) to floats.
 #
 # The drift of a layer is the maximum over its channels of `|mean - running_mean| / sqrt(running_var + eps)`. `mean` is the mean of the layer's *inputs* in that channel (axis 1) over all items of all
 # batches and, for images, over all places. Each item counts the same; batches differ in size, down to a single item. A BatchNorm that tracks no running statistics (`running_mean is None`) is left out.
@@ -2558,7 +2637,7 @@ reveal("zero_gradients", not (rows[1][1] and rows[1][3] != "0%"))
 # | `"backward fails"` | is reached, but the backward pass raises a `RuntimeError` |
 # | `"bad gradient"` | has a gradient that holds a NaN or an infinity |
 # | `"zero gradient"` | has a gradient of nothing but zeros |
-# | `"large gradient"` | has a gradient with a norm above 1e3 |
+# | `"large gradient"` | has a gradient with a norm above 1e3 (the norm of the whole gradient) |
 # | `"tiny gradient"` | has a gradient with a norm below 1e-8 |
 # | `"healthy"` | none of these |
 #
