@@ -43,6 +43,9 @@ class Exercise:
         ``observer(answer, case, see)``.
     summary : str
         The first line of the observer's docstring: what is asked, in one sentence.
+    limit : float or None
+        Seconds that a case may take. Such an observer runs in a forked process of its own, where there is one
+        (see ``processes``): what it observes may crash, hang or leave processes behind.
     """
 
     id: str
@@ -54,13 +57,21 @@ class Exercise:
     hints: tuple[str, ...]
     observer: Observer
     summary: str
+    limit: float | None = None
 
 
 _EXERCISES: dict[str, Exercise] = {}
 
 
 def exercise(
-    *, section: str, points: float, minutes: int, difficulty: int = 1, cases: int = 2, hints: tuple[str, ...] = ()
+    *,
+    section: str,
+    points: float,
+    minutes: int,
+    difficulty: int = 1,
+    cases: int = 2,
+    hints: tuple[str, ...] = (),
+    limit: float | None = None,
 ) -> Callable[[Observer], Observer]:
     """Register the decorated observer as the exercise of the same name."""
 
@@ -71,7 +82,7 @@ def exercise(
             raise ValueError(f"two exercises are called {name!r}: in {known.section} and in {section}")
         summary = (inspect.getdoc(observer) or "").split("\n\n")[0].replace("\n", " ").strip()
         _EXERCISES[name] = Exercise(
-            name, section, float(points), minutes, difficulty, cases, tuple(hints), observer, summary
+            name, section, float(points), minutes, difficulty, cases, tuple(hints), observer, summary, limit
         )
         return observer
 
