@@ -21,7 +21,7 @@ import gc
 import multiprocessing
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -156,7 +156,9 @@ def watch(loader: DataLoader, epochs: int = 3, points: int = 5) -> Iterator[tupl
     iterator = None
     try:
         for epoch in range(epochs):
-            with _frozen():
+            # Only where workers are started: a collection takes a fraction of a second.
+            starts = loader.num_workers and (epoch == 0 or not loader.persistent_workers)
+            with _frozen() if starts else nullcontext():
                 iterator = iter(loader)
             for number, _batch in enumerate(iterator, 1):
                 seen += 1
