@@ -12,8 +12,8 @@ from course_utils import progress_store as store
 from course_utils.devices import available_device
 from course_utils.observe import card, message
 from course_utils.observe.compare import Kind, Verdict, compare
-from course_utils.observe.registry import Exercise, all_exercises, find_exercise, public_seed
 from course_utils.observe.expected import public_behaviour
+from course_utils.observe.registry import Exercise, all_exercises, find_exercise, public_seed
 from course_utils.observe.run import observe
 
 __all__ = ["CheckFailed", "check", "hint", "judge_public", "progress"]

@@ -88,13 +88,11 @@ class CifarMini(Dataset):
         # np.array copies 3 KB here. A window onto the map could not be written to: the process would end.
         image = torch.from_numpy(np.array(self.images[index])).permute(2, 0, 1)
         return (image if self.transform is None else self.transform(image)), label
-        ### END SOLUTION
 
-    ### BEGIN SOLUTION
     def __getstate__(self):
         """What a pickle holds: the path, not the map, which would be written out in full."""
         return {**self.__dict__, "images": None}
-    ### END SOLUTION
+        ### END SOLUTION
 
 # %% [markdown] exercise="PackedStrings"
 # Captions, file names, labels in words: sooner or later a data set holds a million texts. In a list, each worker

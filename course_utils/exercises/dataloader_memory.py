@@ -39,22 +39,29 @@ def _forked(workers: int = 2) -> dict[str, Any]:
     return {"num_workers": workers, "multiprocessing_context": "fork"} if can_fork() else {}
 
 
-class _ByReference(pickle.Pickler):
-    """A pickler for this process alone: classes and functions, which a notebook's module may not hold, go by number."""
+_by_number: list[Any] = []
 
-    known: list[Any] = []  # noqa: RUF012 - a registry
+
+def _numbered(number: int) -> Any:
+    return _by_number[number]
+
+
+class _ByNumber(pickle.Pickler):
+    """A pickler for this process alone: classes and functions that no module holds, as in a notebook, go by number."""
 
     def reducer_override(self, thing: Any) -> Any:
-        if isinstance(thing, (type, FunctionType)):
-            self.known.append(thing)
-            return self.known.__getitem__, (len(self.known) - 1,)
-        return NotImplemented
+        if not isinstance(thing, (type, FunctionType)):
+            return NotImplemented
+        if getattr(sys.modules.get(thing.__module__), thing.__qualname__, None) is thing:
+            return NotImplemented
+        _by_number.append(thing)
+        return _numbered, (len(_by_number) - 1,)
 
 
 def _pickled(thing: Any) -> bytes:
     """What a spawned worker would get of an object."""
     buffer = BytesIO()
-    _ByReference(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(thing)
+    _ByNumber(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(thing)
     return buffer.getvalue()
 
 
@@ -165,7 +172,7 @@ def CifarMini(answer, case, see):
             "images through two workers",
             torch.cat(sums),
             why="In workers other images come out than in this process.",
-            fix="Keep nothing open that two processes would share, such as a file's position.",
+            fix="Share nothing between processes, such as the position in an open file.",
         )
         brighter = answer(path, given, shape, lambda image: image.float().add_(1))
         see(
@@ -276,14 +283,14 @@ def denormalize(answer, case, see):
     see.form(
         result,
         why="Shape, dtype and device are those of the batch.",
-        fix="Shape the constants (3, 1, 1), in the dtype and on the device of the batch.",
+        fix="Give the constants shape (3, 1, 1), and the batch's dtype and device.",
     )
     see(
         "values",
         result,
         atol=1e-5,
         why="The numbers are not normalised * std + mean, channel by channel.",
-        fix="Shape the constants (3, 1, 1): they belong to the third axis from the end.",
+        fix="Give the constants shape (3, 1, 1): channels are third from the end.",
     )
     see(
         "input left as it was",
@@ -375,18 +382,18 @@ def build_transform(answer, case, see):
             fix="Convert to a tensor, and then to float32 with scale=True.",
         )
         see(
+            "the same every time, for testing",
+            all(torch.equal(_plain(test(mapped)), result) for _ in range(20)),
+            why="With a random step in it, two evaluations of one model differ.",
+            fix="Only the training transform crops and flips.",
+        )
+        see(
             "values, for testing",
             result,
             atol=1e-5,
             why="These are not the pixels / 255, minus mean, divided by std.",
             fix="First scale to [0, 1], then normalise. Nothing random for testing.",
             clues=["axes_swapped", "same_numbers_other_places"],
-        )
-        see(
-            "the same every time, for testing",
-            all(torch.equal(_plain(test(mapped)), result) for _ in range(20)),
-            why="With a random step in it, two evaluations of one model differ.",
-            fix="Only the training transform crops and flips.",
         )
         train = answer(True, (height, width), mean, std)
         see.form(
@@ -400,10 +407,10 @@ def build_transform(answer, case, see):
             back(_plain(train(mapped))).permute(1, 2, 0).round().clamp(0, 255).numpy().astype(np.uint8)
             for _ in range(400)
         ]
-        own = {tuple(p) for p in pixels.reshape(-1, 3).tolist()}
+        own = {tuple(p) for p in [[0, 0, 0], *pixels.reshape(-1, 3).tolist()]}
         others = {tuple(p) for p in np.concatenate(drawn[:50]).reshape(-1, 3).tolist()} - own
         see(
-            "colours that the image does not have",
+            "colours that are new, black aside",
             sorted(map(list, others))[:3],
             why="The border that padding adds is to be black, (0, 0, 0).",
             fix="Pad while 0 is still black: before Normalize.",
@@ -575,25 +582,25 @@ def worker_init(answer, case, see):
     dataset = _Generators(length)
     one, two, replay = (np.array(_epoch_in_workers(dataset, answer, s)) for s in (seed, seed + 1, seed))
     for column, name in enumerate(("NumPy", "torch", "Python")):
-        essential = None if not column else 0.3
+        share = None if not column else 0.15
         see(
             f"{name}: different numbers in an epoch",
             len(set(one[:, column].tolist())),
-            share=essential,
+            share=share,
             why="Both workers draw the same numbers: their generators are copies.",
-            fix="Seed the generator in the worker's copy of the data set, worker by worker.",
+            fix="Seed the generator in the worker's own copy of the data set.",
         )
         see(
             f"{name}: different numbers in two epochs",
             len(set(one[:, column].tolist() + two[:, column].tolist())),
-            share=essential,
+            share=share,
             why="Every epoch brings the same numbers again.",
             fix="The seed must come from the loader, which draws a new one each epoch.",
         )
         see(
             f"{name}: the same when replayed",
             bool((one[:, column] == replay[:, column]).all()),
-            share=essential,
+            share=share,
             why="With the same torch seed other numbers come: no run can be repeated.",
             fix="Seed from get_worker_info().seed, not from the clock or the system.",
         )
@@ -629,6 +636,12 @@ def SeededDataset(answer, case, see):
         fix="torch.from_numpy(row + sigma * noise), in float32.",
     )
     see("length", len(dataset), why="One item for every row.", fix="Return len(self.values).")
+    see(
+        "values left as they were",
+        np.array_equal(values, before),
+        why="The noise was added to the data itself: it grows from epoch to epoch.",
+        fix="Add out of place: row + noise.",
+    )
     epoch = lambda data, number: (data.set_epoch(number), torch.stack([data[i] for i in range(len(data))]))[1]  # noqa: E731
     first = epoch(dataset, 0)
     see(
@@ -686,12 +699,6 @@ def SeededDataset(answer, case, see):
         share=0.3,
         why="Seeding a global generator resets every other random number, too.",
         fix="Use a generator of your own.",
-    )
-    see(
-        "values left as they were",
-        np.array_equal(values, before),
-        why="The noise was added to the data itself: it grows from epoch to epoch.",
-        fix="Add out of place: row + noise.",
     )
 
 
@@ -768,7 +775,7 @@ def PackedStrings(answer, case, see):
         round(growth / MIB / 8) * 8 if growth >= 8 * MIB else 0,
         at_most=True,
         share=0.6,
-        why="Each text is an object: reading it counts references, and copies its page.",
+        why="Each text is an object: reading counts a reference, and copies its page.",
         fix="Hold all texts in one array of bytes, not in a list or an object array.",
     )
 
@@ -1127,7 +1134,7 @@ def fetch_batch(answer, case, see):
         see.form(
             result if not isinstance(result, (tuple, list)) else f"a pair: {describe(tuple(result))}",
             why="Asked for: images uint8 (B, 3, H, W) and labels int64 (B,), as tensors.",
-            fix="torch.from_numpy of the batch, permuted; torch.from_numpy(labels[indices]).",
+            fix="Turn both arrays into tensors, and permute the images.",
         )
         pixels, found = result
         see(
@@ -1195,7 +1202,7 @@ def pad_collate(answer, case, see):
     result = answer(samples)
     see.form(
         result if not isinstance(result, (tuple, list)) else f"{describe(tuple(result))}",
-        why="Asked for: images (B, 3, H, W), boxes (B, most, 4), present (B, most) bool.",
+        why="Asked for: images (B, 3, H, W), boxes (B, most, 4), bool (B, most).",
         fix="Pad to the most boxes of this batch; keep the dtype of the boxes.",
     )
     images, boxes, present = result
@@ -1218,8 +1225,9 @@ def pad_collate(answer, case, see):
         why="The data set's own tensors were changed.",
         fix="Copy into new tensors.",
     )
-    boxes.add_(1)
-    images.add_(1)
+    for pixels, corners, _ in (result, answer(samples[:1])):
+        pixels.add_(1)
+        corners.add_(1)
     see(
         "samples after a write into the batch",
         all(torch.equal(a, c) and torch.equal(b, d) for (a, b), (c, d) in zip(samples, before, strict=True)),

@@ -112,10 +112,10 @@ class Verdict:
 
     @property
     def first(self) -> Finding | None:
-        """The finding to talk about: the first essential one that fails, else the first that fails."""
+        """The finding to talk about: the first essential one that fails, rather one that was seen; else the first."""
         failed = [f for f in self.findings if not f.ok]
         essential = [f for f in failed if f.spec.share is None]
-        return (essential or failed or [None])[0]
+        return ([f for f in essential if f.seen] or essential or failed or [None])[0]
 
 
 def compare(expected: Behaviour, got: list[tuple[str, Any]], ended: Ended | None, max_points: float) -> Verdict:
