@@ -16,7 +16,6 @@ import random
 import shutil
 import sys
 import tempfile
-import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,10 +28,10 @@ from torch.utils.data import default_collate, get_worker_info
 from torchvision import transforms
 from torchvision.transforms import v2
 
-import course_utils.data
 from course_utils import check, hint, load_cifar_mini, memory, my_predictions, predict, progress
 from course_utils import reveal, shows_error, shows_warning, table
 from course_utils.data.distort import Distortions
+from course_utils.loading import compare_ways
 from course_utils.plots import bars, figure, image_row
 from course_utils.process_memory import counted_bytes, private_bytes, start_method, visible, worker_memory
 from course_utils.scripts import fresh_import, in_child
@@ -1754,114 +1753,51 @@ reveal("distorted_epochs", len(from_file))
 # normalised. The usual way works image by image, through PIL.
 
 # %%
-# %%writefile lesson_loading.py
-import numpy as np
-from torch.utils.data import Dataset
-from torchvision import transforms
-
-
-class Usual(Dataset):
-    """Images in memory. Each one becomes a PIL image and goes through the transforms alone."""
-
-    def __init__(self, data):
-        self.images, self.labels = np.array(data.images), data.labels
-        self.transform = transforms.Compose(
-            [
-                transforms.ToPILImage(),
-                transforms.RandomCrop(32, padding=4),
-                transforms.RandomHorizontalFlip(),
-                transforms.ToTensor(),
-                transforms.Normalize(data.meta["mean"], data.meta["std"]),
-            ]
-        )
-
-    def __len__(self):
-        return len(self.labels)
-
-    def __getitem__(self, index):
-        return self.transform(self.images[index]), self.labels[index]
-
-
-class OneByOne(Dataset):
-    """A data set without its `__getitems__`: the loader has to ask for every single item."""
-
-    def __init__(self, dataset):
-        self.dataset = dataset
-
-    def __len__(self):
-        return len(self.dataset)
-
-    def __getitem__(self, index):
-        return self.dataset[index]
-
-# %%
 predict(
-    "five_ways",
-    "Which change to the usual way (array in memory, PIL, no workers) gains most images per second?",
-    ["two workers", "a memory map and no PIL, image by image", "all images of a batch in one call"],
+    "batch_at_once",
+    "The same images from a memory map, a whole batch in one call: how many times the images per second of the "
+    "usual way?",
+    ["about the same", "about twice", "more than four times"],
 )
 
 # %%
-lesson_loading = fresh_import("lesson_loading")
-usual = lesson_loading.Usual(train)
-course = course_utils.data.CifarMini("train", augment=True, normalize=True)
-alone = lesson_loading.OneByOne(course)
-two = {"num_workers": 2, "persistent_workers": True}
-ways = {
-    "array, PIL, one by one": DataLoader(usual, batch_size=128),
-    "array, PIL, two workers": DataLoader(usual, batch_size=128, **two),
-    "memory map, no PIL, one by one": DataLoader(alone, batch_size=128),
-    "memory map, a batch at once": course_utils.data.fast_loader(course, batch_size=128),
-    "a batch at once, two workers": course_utils.data.fast_loader(course, batch_size=128, **two),
-}
-
-
-def seconds_of_an_epoch(loader):
-    start = time.perf_counter()
-    for images, labels in loader:
-        pass
-    return time.perf_counter() - start
-
-
-threads = torch.get_num_threads()
-torch.set_num_threads(1)  # a way is to be quick by itself, not by borrowing the other core
-values = {name: torch.cat([images for images, _ in loader]) for name, loader in ways.items()}
-rounds = [{name: seconds_of_an_epoch(loader) for name, loader in ways.items()} for _ in range(4)]
-torch.set_num_threads(threads)
-del ways  # ends the workers
-speed = {name: len(train) / min(seconds[name] for seconds in rounds) for name in values}
-usual_speed = speed["array, PIL, one by one"]
+rates = compare_ways(rounds=4)
 table(
-    ("way", "images per second", "mean", "std of the values"),
-    [(k, f"{speed[k]:,.0f}", f"{v.mean():.2f}", f"{v.std():.2f}") for k, v in values.items()],
+    ("way", "images per second", "times the usual way", "... in processor time", "mean", "std"),
+    [
+        (way, f"{r.images_per_second:,.0f}", f"{r.ratio:.1f}", f"{r.cpu_ratio:.1f}", f"{r.mean:.2f}", f"{r.std:.2f}")
+        for way, r in rates.items()
+    ],
     code=(),
 )
 
 # %%
-ratios = {name: round(s / usual_speed, 1) for name, s in speed.items()}
 bars(
-    list(ratios),
-    list(ratios.values()),
+    list(rates),
+    [round(r.ratio, 1) for r in rates.values()],
     "images per second, as a multiple of the usual way",
-    caption="Measured just now, on this machine and whatever else it is doing. Yours will differ.",
-    alt="Five bars: " + "; ".join(f"{name} {ratio}" for name, ratio in ratios.items()) + ".",
+    caption="Measured just now in one process with one thread, on this machine and beside whatever else it does. "
+    "Yours will differ.",
+    alt="Five bars: " + "; ".join(f"{way} {r.ratio:.1f}" for way, r in rates.items()) + ".",
 )
-changes = dict(
-    zip(
-        ["two workers", "a memory map and no PIL, image by image", "all images of a batch in one call"],
-        list(ratios.values())[1:4],
-    )
+gain = rates["memmap, batch by batch"].cpu_ratio  # processor time: a busy machine disturbs it less
+reveal(
+    "batch_at_once",
+    "more than four times" if gain > 4 else "about the same" if gain < 1.5 else "about twice",
 )
-reveal("five_ways", max(changes, key=changes.get))
 
 # %% [markdown]
-# Mean and std agree: all five ways do the same work. This is the second place of the course where a clock is asked, and
-# clocks say something about *this* machine at *this* moment. Two workers can at best double the speed, minus the cost of sending
-# the batches, and only where two cores are free. Doing less work per image helps everywhere. So look into `__getitem__`
-# first, and at `num_workers` second.
+# Mean and std agree: all five ways do the same work. This is one of the few places of the course where a clock is
+# asked, and a clock tells of *this* machine at *this* moment. What the ways differ in is Python: PIL converts every image
+# twice; five transforms per image are five thousand calls an epoch; a call per batch is eight.
 #
-# And ask whether loading is what you wait for at all: if the model takes longer than the loader, nothing on this page makes your
-# training faster.
+# Workers multiply whatever you have, at best by their number, minus the price of sending the batches, and only where
+# cores are free. Doing less per image helps everywhere. So look into `__getitem__` first, and at `num_workers` second.
+#
+# And ask whether loading is what you wait for at all: if the model takes longer than the loader, nothing in this part
+# makes your training faster.
+#
+# The code of the five is in `course_utils/loading.py`.
 
 # %% [markdown]
 # ### A batch at once
@@ -2035,7 +1971,7 @@ def loader_settings(goal, cores, gpu):
 # Your predictions, beside what was measured:
 
 # %%
-for name in ("lesson_photos", "lesson_workers", "lesson_noise", "lesson_loading"):
+for name in ("lesson_photos", "lesson_workers", "lesson_noise"):
     Path(f"{name}.py").unlink(missing_ok=True)
 folder.cleanup()
 my_predictions()
