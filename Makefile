@@ -47,7 +47,7 @@ data: ready
 ##@ Student
 lab: data ## Set up what is missing and open JupyterLab on notebooks/ (ARGS="--no-browser --port 8899")
 	@$(SET_UP) notebooks
-	$(RUN) -m jupyterlab notebooks $(call typed,ARGS)
+	$(RUN) -m jupyterlab notebooks --LabApp.news_url=None $(call typed,ARGS)
 
 build-data: ready ## Make the images anew (SOURCE=drawn|cifar10|PATH TRAIN= TEST= SEED= NOISE= CROP= JITTER=)
 	$(RUN) -m course_utils build-data $(DATA_OPTIONS)

@@ -28,10 +28,10 @@ def figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), dpi=DPI, facecolor="white", layout="constrained")
 
 
-def png(fig: Figure) -> bytes:
-    """The figure as a PNG file."""
+def png(fig: Figure, trim: bool = True) -> bytes:
+    """The figure as a PNG file; ``trim`` cuts to what is drawn, otherwise the size stays as it was asked for."""
     buffer = io.BytesIO()
-    fig.savefig(buffer, format="png", facecolor="white", bbox_inches="tight", pad_inches=0.1)
+    fig.savefig(buffer, format="png", facecolor="white", bbox_inches="tight" if trim else None, pad_inches=0.1)
     return buffer.getvalue()
 
 

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 1. What does a tensor cost?
 #
-# A camera watches a gate. A program subtracts each frame from the one before and raises an alarm when the
-# difference is large. At dusk it never rings, at dawn it rings all the time. Nobody finds an error in the log,
-# because there is none.
+# A camera watches a gate. A program subtracts each frame from the next and raises an alarm when the difference is
+# large. In the morning all is well. At dusk, when each frame is a little darker than the last, it rings without end.
+# Nobody finds an error in the log, because there is none.
 #
 # The next cell runs three lines of everyday code. Not one of them complains.
 
@@ -25,8 +25,8 @@ from course_utils.widgets.strides import stride_explorer, stride_picture
 data = load_cifar_mini("train")
 horse = np.array(data.images[data.labels == data.classes.index("horse")][0])
 
-dusk, dawn = torch.tensor([10, 200], dtype=torch.uint8)
-print("brightness changes by ", (dusk - dawn).item())
+earlier, later = torch.tensor([200, 199], dtype=torch.uint8)
+print("brightness changes by ", (later - earlier).item())
 
 channels_first = torch.from_numpy(horse).reshape(3, 32, 32)
 print("the shape a model takes:", tuple(channels_first.shape))
@@ -38,12 +38,12 @@ print("one row of", embeddings[0].nbytes, "bytes, saved: ", file.getbuffer().nby
 # %% [markdown]
 # All three are wrong.
 #
-# * 10 - 200 is not 66. It is what `uint8` makes of -190.
+# * 199 - 200 is not 255. It is what `uint8` makes of -1.
 # * The shape is right and the picture is destroyed. You will see it in part 4.
 # * A row of 400 bytes went to disk with the 4 MB that it was cut from.
 #
 # Such faults have one root: a tensor is two things, a *storage* full of bytes and a *description* of how to read
-# it. Most calls change only the description. Some copy the bytes. A few change the numbers without a word. After
+# it. Many calls change only the description. Some copy the bytes. A few change the numbers without a word. After
 # this notebook you can say of a line of tensor code **what is new, what is shared, and in which order it lies**,
 # and prove it.
 #
@@ -59,7 +59,7 @@ print("one row of", embeddings[0].nbytes, "bytes, saved: ", file.getbuffer().nby
 # | 6 | Contiguity: when to care, when not to | 10 |
 # | 7 | Bytes that stay | 10 |
 #
-# Every exercise says its own minutes. You need not do all of it at once.
+# Every exercise says its own minutes; together they take about three hours. You need not do all of it at once.
 
 # %% [markdown]
 # ### How this notebook works
@@ -296,9 +296,9 @@ predict_creation = {
 # fills it with NaN, so that a program which reads it gives itself away.
 
 # %%
-torch.use_deterministic_algorithms(True)
+torch.set_deterministic_debug_mode("error")
 print(torch.empty(2, 3))
-torch.use_deterministic_algorithms(False)
+torch.set_deterministic_debug_mode("default")
 
 # %%
 predict(
@@ -764,7 +764,7 @@ stride_picture(
 #
 # Try it. Can you find
 #
-# 1. a tensor that does not begin at place 0,
+# 1. a tensor that is contiguous and does not begin at place 0,
 # 2. a tensor that is not contiguous, and yet `view(-1)` is possible,
 # 3. a permuted tensor whose arrows all point forward?
 
@@ -772,7 +772,7 @@ stride_picture(
 stride_explorer(start=1, step=2, element=2)
 
 # %% [markdown]
-# One solution for each: (1) any slice that starts at 1; (2) shape 12 with step 2: one stride is enough to describe
+# One solution for each: (1) shape 3 x 4 as it is, from row 1 with step 1; (2) shape 12 with step 2: one stride is enough to describe
 # it; (3) shape 2 x 3 x 2 with `permute(2, 0, 1)` and a slice that starts at 1: the axis that jumped has only one
 # step left.
 

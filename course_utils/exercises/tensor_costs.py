@@ -151,18 +151,18 @@ def _prediction(entry: Any) -> str:
 )
 def predict_creation(answer, case, see):
     """Predict of twelve creation calls whether the result copies or shares memory, and which dtype it gets."""
+    table = answer if isinstance(answer, dict) else {}
+    if answer is table and all(table.get(call) is None for call in _CREATION_ROWS):
+        raise NotStarted
     see.form(
-        answer if not isinstance(answer, dict) else "a dictionary",
+        "a dictionary" if answer is table else answer,
         name="type of the table",
         why="The predictions are read from a dictionary: call -> prediction.",
         fix="Keep the table as it was handed out, and replace each None.",
     )
-    table = answer if isinstance(answer, dict) else {}
-    if isinstance(answer, dict) and all(table.get(call) is None for call in _CREATION_ROWS):
-        raise NotStarted
     for call, source in _CREATION_ROWS.items():
         why, fix = _CREATION_ADVICE[source]
-        see(call, _prediction(table.get(call)), share=1 / len(_CREATION_ROWS), why=why, fix=fix)
+        see(call, _prediction(table.get(call)), share=1 / len(_CREATION_ROWS), secret=True, why=why, fix=fix)
 
 
 @exercise(
@@ -181,69 +181,94 @@ def shares_storage(answer, case, see):
     """Tell whether two tensors or arrays are parts of the same block of memory."""
     rows, columns = case.sizes(2, 5, 9)
     # CPU tensors on every machine: half of the pairs are arrays, and those live nowhere else.
-    array = case.array(rows, columns)
-    tensor = torch.from_numpy(case.array(rows, columns))
-    trained = torch.from_numpy(case.array(columns)).requires_grad_()
+    a = case.array(rows, columns)
+    x = torch.from_numpy(case.array(rows, columns))
+    w = torch.from_numpy(case.array(columns)).requires_grad_()
     cut = case.integer(1, rows - 2)
     see.form(
-        "bool" if isinstance(result := answer(tensor, array), (bool, np.bool_)) else result,
+        "bool" if isinstance(result := answer(x, a), (bool, np.bool_)) else result,
         why="The question has a yes or a no for an answer.",
         fix="Return True or False, not a tensor, a number or an address.",
     )
 
-    def ask(name: str, a: Any, b: Any, why: str, fix: str, share: float | None = None) -> None:
-        if case.index:  # the order of the two must not matter
-            a, b = b, a
-        see(name, bool(answer(a, b)), why=why, fix=fix, share=share)
+    def ask(pairs: dict[str, tuple[Any, Any]]) -> dict[str, bool]:
+        # In the second case the other way round: the order of the two must not matter.
+        return {pair: bool(answer(*(reversed(two) if case.index else two))) for pair, two in pairs.items()}
 
-    why = "A view reads the block that another tensor has; only the start differs."
-    fix = "data_ptr() is the first element; ask the storage where the block is."
-    ask("tensor, its transpose", tensor, tensor.t(), why, fix)
-    ask("tensor, a later slice", tensor, tensor[cut:], why, fix)
-    ask("tensor, an expanded row", tensor, tensor[cut : cut + 1].expand(3, columns), why, fix)
-    ask("tensor, its bytes as int32", tensor, tensor[:, 1:].view(torch.int32), why, fix)
-    ask("trainable, its detach()", trained, trained.detach()[1:], why, fix)
-    why = "Both are parts of one block, though no element belongs to both."
-    fix = "Compare the blocks that the two were cut from, not their own elements."
-    ask("disjoint slices of a tensor", tensor[:cut], tensor[cut:], why, fix)
-    ask("disjoint slices of an array", array[:cut], array[cut:], why, fix)
-    why = "from_numpy wraps the array's memory: one block, seen from two libraries."
-    fix = "Find the block of an array, too: .base leads to the array that owns it."
-    ask("array, its from_numpy", array, torch.from_numpy(array), why, fix)
-    ask("numpy() slice, tensor slice", tensor.numpy()[cut:], tensor[:cut], why, fix)
-    ask("array slice, from_numpy", array[cut:, ::2], torch.from_numpy(array), why, fix)
-    ask("flipped array, from_numpy", array[::-1], torch.from_numpy(array), why, fix)
-    ask("from_numpy, once more", torch.from_numpy(array), torch.from_numpy(array), why, fix)
-    ask(
-        "array, from_numpy of a slice",
-        array,
-        torch.from_numpy(array[cut:]),
-        "The tensor's storage begins in the middle of the array's block.",
-        "Compare ranges, first byte to last, instead of first bytes alone.",
-        share=0.2,
+    see(
+        "views",
+        ask(
+            {
+                "x and x.t()": (x, x.t()),
+                f"x and x[{cut}:]": (x, x[cut:]),
+                f"x and x[{cut}].expand(3, {columns})": (x, x[cut].expand(3, columns)),
+                "x and x.view(torch.int32)[1:]": (x, x.view(torch.int32)[1:]),
+                "w and w.detach()[1:]": (w, w.detach()[1:]),
+            }
+        ),
+        why="A view reads the block that another tensor has; only the start differs.",
+        fix="data_ptr() is the first element; ask the storage where the block is.",
     )
-    why = "The two have memory of their own, though the numbers may be equal."
-    fix = "Compare where the numbers lie, not the numbers, the shapes or a history."
-    ask("tensor, its clone", tensor, tensor.clone(), why, fix)
-    ask("tensor, reshaped transpose", tensor, tensor.t().reshape(-1), why, fix)
-    ask("tensor, an indexed copy", tensor, tensor[[0, cut]], why, fix)
-    ask("array, torch.tensor of it", array, torch.tensor(array), why, fix)
-    ask("slices of two arrays", array[cut:], array.copy()[cut:], why, fix)
-    ask(
-        "two empty tensors",
-        torch.empty(0),
-        torch.empty(0, 3),
-        "Two that own no byte have an address of 0: equal, and it means nothing.",
-        "Ask for at least one common byte.",
-        share=0.2,
+    see(
+        "disjoint slices",
+        ask(
+            {
+                f"x[:{cut}] and x[{cut}:]": (x[:cut], x[cut:]),
+                f"a[:{cut}] and a[{cut}:]": (a[:cut], a[cut:]),
+                "x[:, 0] and x[:, 1]": (x[:, 0], x[:, 1]),
+            }
+        ),
+        why="Both are parts of one block, though no element belongs to both.",
+        fix="Compare the blocks that the two were cut from, not their own elements.",
     )
-    ask(
-        "tensor, its empty slice",
-        tensor,
-        tensor[:0],
-        "An empty slice has no element but still holds the whole block.",
-        "Ask about the storage, not about the number of elements.",
+    see(
+        "arrays and from_numpy",
+        ask(
+            {
+                "a and from_numpy(a)": (a, torch.from_numpy(a)),
+                f"a[{cut}:, ::2] and from_numpy(a)": (a[cut:, ::2], torch.from_numpy(a)),
+                "a[::-1] and from_numpy(a)": (a[::-1], torch.from_numpy(a)),
+                "from_numpy(a) and from_numpy(a)": (torch.from_numpy(a), torch.from_numpy(a)),
+                f"x.numpy()[{cut}:] and x[:{cut}]": (x.numpy()[cut:], x[:cut]),
+            }
+        ),
+        why="from_numpy wraps the array's memory: one block, seen from two libraries.",
+        fix="Find the block of an array, too: .base leads to the array that owns it.",
+    )
+    see(
+        "copies",
+        ask(
+            {
+                "x and x.clone()": (x, x.clone()),
+                "x and x.t().reshape(-1)": (x, x.t().reshape(-1)),
+                f"x and x[[0, {cut}]]": (x, x[[0, cut]]),
+                "a and torch.tensor(a)": (a, torch.tensor(a)),
+                f"a[{cut}:] and a.copy()[{cut}:]": (a[cut:], a.copy()[cut:]),
+            }
+        ),
+        why="The two have memory of their own, though the numbers may be equal.",
+        fix="Compare where the numbers lie, not the numbers, the shapes or a history.",
+    )
+    see(
+        "from_numpy of a slice",
+        ask({f"a and from_numpy(a[{cut}:])": (a, torch.from_numpy(a[cut:]))}),
         share=0.2,
+        why="The tensor's storage begins in the middle of the array's block.",
+        fix="Compare ranges, first byte to last, instead of first bytes alone.",
+    )
+    see(
+        "two that own nothing",
+        ask({f"empty(0) and empty(0, {rows})": (torch.empty(0), torch.empty(0, rows))}),
+        share=0.2,
+        why="Two that own no byte have an address of 0: equal, and it means nothing.",
+        fix="Ask for at least one common byte.",
+    )
+    see(
+        "an empty slice",
+        ask({f"x[:{cut}] and x[:0]": (x[:cut], x[:0])}),
+        share=0.2,
+        why="An empty slice has no element but still holds the whole block.",
+        fix="Ask about the storage, not about the number of elements.",
     )
 
 
@@ -652,9 +677,6 @@ def can_view(answer, case, see):
         why="A tensor was made in order to try view on it.",
         fix="The answer follows from the three tuples alone.",
     )
-
-
-# ==== end of part A ====
 
 
 # ------------------------------------------------------------------------------------------------ views and layout

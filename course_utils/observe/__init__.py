@@ -27,6 +27,7 @@ _HOMES = {
     "Case": "case",
     "Exercise": "registry",
     "NotStarted": "registry",
+    "Skipped": "registry",
     "all_exercises": "registry",
     "exercise": "registry",
     "find_exercise": "registry",

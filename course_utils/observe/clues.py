@@ -47,8 +47,8 @@ def channels_reversed(expected, got):
     for axis, size in enumerate(expected.shape):
         if size == 3 and _same(np.flip(got, axis), expected):
             return (
-                "The channels are in the other order: BGR where RGB is asked.",
-                "Reverse the channel axis; mind that torch has no negative strides.",
+                "Red and blue are exchanged: the channels run the other way.",
+                "Reverse the channel axis, exactly once.",
             )
     return None
 
@@ -79,13 +79,24 @@ def scaled_by_255(expected, got):
 
 
 @clue
+def rest_dropped(expected, got):
+    """Whole numbers, each the expected one rounded down: the result of an integer division."""
+    if np.all(expected >= 0) and np.any(expected != np.floor(expected)) and np.array_equal(got, np.floor(expected)):
+        return (
+            "All values are whole numbers: the fractions are gone.",
+            "// and //= divide without a rest: divide floats, with / or div_.",
+        )
+    return None
+
+
+@clue
 def axes_swapped(expected, got):
     """The right numbers with axes transposed."""
     if got.ndim == expected.ndim and 2 <= got.ndim <= 5 and sorted(got.shape) == sorted(expected.shape):
         for order in itertools.permutations(range(got.ndim)):
             if order != tuple(range(got.ndim)) and _same(got.transpose(order), expected):
                 return (
-                    f"The axes are in another order: transpose(*{order}) would make it right.",
+                    f"The axes are in another order: transpose{order} makes it right.",
                     "Say for every axis of the input where it ends up.",
                 )
     return None

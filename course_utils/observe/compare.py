@@ -16,7 +16,7 @@ import numpy as np
 from course_utils.observe.clues import find_clue
 from course_utils.observe.plain import Fact, Spec, decode_array
 
-__all__ = ["Behaviour", "Ended", "Finding", "Kind", "Verdict", "compare"]
+__all__ = ["Behaviour", "Ended", "Finding", "Kind", "Verdict", "agrees", "compare", "skipped"]
 
 
 class Kind(enum.Enum):
@@ -41,8 +41,8 @@ class Ended:
     Attributes
     ----------
     kind : str
-        ``not started``, ``crashed`` (in the answer), ``stopped`` (the observer could not go on with what it got) or
-        ``machine`` (this machine lacks what the observation needs).
+        ``not started``, ``crashed`` (in the answer), ``stopped`` (the observer could not go on with what it got),
+        ``skipped`` (this machine cannot show it) or ``machine`` (it is too short of something just now).
     error, message : str
         Class and first line of the exception.
     line : str
@@ -62,7 +62,7 @@ class Ended:
         if not isinstance(data, dict):
             return None
         text = {k: v[:500] for k in ("kind", "error", "message", "line") if isinstance(v := data.get(k), str)}
-        if text.get("kind") not in ("not started", "crashed", "stopped", "machine"):
+        if text.get("kind") not in ("not started", "crashed", "stopped", "skipped", "machine"):
             text["kind"] = "crashed"
         case = data.get("case", 0)
         return cls(**text, case=case if type(case) is int else 0)
@@ -112,10 +112,16 @@ class Verdict:
 
     @property
     def first(self) -> Finding | None:
-        """The finding to talk about: the first essential one that fails, rather one that was seen; else the first."""
+        """The finding to talk about: the first essential fact that was seen to fail, else the first that fails."""
         failed = [f for f in self.findings if not f.ok]
-        essential = [f for f in failed if f.spec.share is None]
-        return ([f for f in essential if f.seen] or essential or failed or [None])[0]
+        seen = [f for f in failed if f.seen]
+        essential = [f for f in seen if f.spec.share is None]
+        return (essential or seen or failed or [None])[0]
+
+
+def skipped(exercise: str, ended: Ended, max_points: float) -> Verdict:
+    """Nothing could be observed on this machine, and it costs nothing."""
+    return Verdict(exercise, Kind.SKIPPED, max_points, max_points, ended=ended, detail=ended.message)
 
 
 def compare(expected: Behaviour, got: list[tuple[str, Any]], ended: Ended | None, max_points: float) -> Verdict:
@@ -133,6 +139,8 @@ def compare(expected: Behaviour, got: list[tuple[str, Any]], ended: Ended | None
     max_points : float
         Full marks.
     """
+    if expected.ended is not None and expected.ended.kind == "skipped":
+        return skipped(expected.exercise, expected.ended, max_points)
     if ended is not None and ended.kind == "not started" and not got:
         return Verdict(expected.exercise, Kind.NOT_STARTED, 0.0, max_points, ended=ended)
     if ended is not None and ended.kind == "machine":
@@ -154,13 +162,12 @@ def compare(expected: Behaviour, got: list[tuple[str, Any]], ended: Ended | None
     failed = [f for f in findings if not f.ok]
     too_many = len(got) > len(expected.facts)
     essential = [f for f in failed if f.spec.share is None]
-    crashed = ended is not None and not any(f.seen for f in failed)
-    if crashed:
+    wrong = [f for f in essential if f.seen]
+    if ended is not None and not wrong:
+        # A part that failed before the crash is not what the answer has to hear first.
         kind, share = Kind.CRASHED, 0.0
     elif essential or too_many:
-        kind, share = (Kind.WRONG_FORM if essential and essential[0].spec.form else Kind.WRONG_VALUE), 0.0
-    elif ended is not None:
-        kind, share = Kind.CRASHED, 0.0
+        kind, share = (Kind.WRONG_FORM if wrong and wrong[0].spec.form else Kind.WRONG_VALUE), 0.0
     elif failed:
         share = max(0.0, 1.0 - sum(f.spec.share or 0.0 for f in failed))
         kind = Kind.WASTEFUL if all(f.spec.at_most for f in failed) else Kind.PARTLY
@@ -172,9 +179,20 @@ def compare(expected: Behaviour, got: list[tuple[str, Any]], ended: Ended | None
     return Verdict(expected.exercise, kind, points, max_points, findings, ended)
 
 
+_SECRET = "not told here: run it and look"
+
+
 def _unseen(fact: Fact, ended: Ended | None) -> Finding:
     got = f"not reached: {ended.error}" if ended else "not observed"
-    return Finding(fact.name, False, fact.spec, _text(fact.value), got, cases=(fact.case,), seen=False)
+    return Finding(
+        fact.name,
+        False,
+        fact.spec,
+        _SECRET if fact.spec.secret else _text(fact.value),
+        got,
+        cases=(fact.case,),
+        seen=False,
+    )
 
 
 def _judge(fact: Fact, value: Any) -> Finding:
@@ -183,7 +201,11 @@ def _judge(fact: Fact, value: Any) -> Finding:
     if difference is None:
         return Finding(fact.name, True, spec, _text(fact.value), _text(value))
     expected, got = difference
+    if spec.secret:
+        expected = _SECRET
     why, fix = spec.why, spec.fix
+    if spec.form and value == "None":
+        why, fix = "The function returned nothing.", "Does every way through it end in a return?"
     if spec.clues:
         better = find_clue(spec.clues, _as_array(fact.value), _as_array(value))
         if better:
@@ -201,6 +223,10 @@ def _as_array(value: Any) -> np.ndarray:
         return np.array(np.nan)
 
 
+# Forms that are as good: what NumPy returns where Python has a type of the same name and range.
+_NUMBERS = {"numpy.int64": "int", "numpy.float64": "float", "numpy.bool": "bool"}
+
+
 def _is_number(value: Any) -> bool:
     return type(value) in (int, float)
 
@@ -216,13 +242,18 @@ def _close(expected: float, got: float, spec: Spec) -> bool:
         return False
 
 
+def agrees(expected: Any, got: Any, spec: Spec) -> bool:
+    """Do two plain values agree under a spec?"""
+    return _difference(expected, got, spec) is None
+
+
 def _difference(expected: Any, got: Any, spec: Spec) -> tuple[str, str] | None:
     """None where the values agree, else two texts for ``expected`` and ``got``."""
     if spec.at_most and _is_number(expected):
         limit = expected * (1 + spec.slack) + spec.allowance
         if _is_number(got) and got <= limit:
             return None
-        return f"at most {_number(limit)}", _text(got)
+        return f"at most {_number(int(limit) if type(expected) is int else limit)}", _text(got)
     if isinstance(expected, dict) and isinstance(got, dict):
         if "raises" in expected and "raises" in got:
             same = spec.any_error or expected["raises"] == got["raises"]
@@ -252,7 +283,7 @@ def _difference(expected: Any, got: Any, spec: Spec) -> tuple[str, str] | None:
         if not tolerant and type(expected) is not type(got):
             return f"{_text(expected)} ({type(expected).__name__})", f"{_text(got)} ({type(got).__name__})"
         return None if _close(expected, got, spec) else (_text(expected), _text(got))
-    if type(expected) is type(got) and expected == got:
+    if type(expected) is type(got) and (expected == got or (spec.form and expected == _NUMBERS.get(got))):
         return None
     return _text(expected), _text(got)
 

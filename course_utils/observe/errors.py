@@ -8,6 +8,19 @@ __all__ = ["advice"]
 
 # (pattern in "Class: message", one line of advice)
 _ADVICE = [
+    (r"^TimeIsUp", "look for a loop whose condition never becomes false: print it each round"),
+    (r"SIGSEGV", "memory that may only be read was written: copy what a memmap gives you"),
+    (r"SIGKILL|exited unexpectedly|killed by signal", "a process was killed, or ran out of memory: try smaller pieces"),
+    (r"still not done", "something waits for ever: a lock, a queue, a worker that is gone"),
+    (r"left with exit code", "the process ended itself: no exit() or os._exit() in an answer"),
+    (r"Seed must be between", "a seed for np.random.seed has 32 bits: take it modulo 2**32"),
+    (r"PIL Image|pic should be", "make an image or a tensor of the array first, then transform it"),
+    (r"no attribute '_shutdown_workers'", "without workers, or without persistent ones, there is none to shut down"),
+    (r"[Tt]oo many open files", "batches and iterators of workers hold file descriptors: let them go"),
+    (r"No space left on device|shared memory", "shared memory is full: smaller batches, or fewer in advance"),
+    (r"batch must contain|expects each tensor to be equal size", "items differ in shape or type: pad or convert them"),
+    (r"[Cc]an(no|')t pickle", "leave out of the pickle what cannot travel: see __getstate__"),
+    (r"^FileNotFoundError", "a file is not there: say what is to happen then, or correct its name"),
     (r"strides? .*negative|negative stride", "copy the array first: array[..., ::-1].copy() has positive strides"),
     (r"view size is not compatible", "view never copies; ask whether a copy is allowed, then use reshape"),
     (r"not writable|read-only", "copy the array before you write into it"),
@@ -40,16 +53,23 @@ _ADVICE = [
         "the sizes do not multiply to the same number",
     ),
     (r"must match the size|size of tensor a", "the shapes do not broadcast: print both shapes just before this line"),
+    (r"'generator' object is not subscriptable|'generator' has no len", "walk through a generator with for, once"),
+    (r"torch\.memory_format|(contiguous|clone)\(\) takes", "give the format by its name: memory_format=..."),
     (
-        r"missing \d+ required positional|positional arguments? but|unexpected keyword",
-        "keep the parameters as they were handed out",
+        r"missing \d+ required positional|positional arguments? but|unexpected keyword|combination of arguments",
+        "compare the call with the parameters; some want their name, as dim=1",
     ),
-    (r"NameError: name '(\w+)'", "run the cells above first; a name is only known after its cell has run"),
-    (r"'NoneType' object", "something returned None here: does every path of your function return a value?"),
+    (r"NameError: name '(\w+)'", "a typo in the name? If not, run the cell that defines it first"),
+    (r"'NoneType' object", "something returned None: does every path of your function return?"),
 ]
 
 
-def advice(error: str, message: str) -> str:
-    """One line of advice for an exception, or an empty text where there is none to give."""
+def advice(error: str, message: str, exercise: str = "") -> str:
+    """One line of advice for an exception, or an empty text where there is none to give.
+
+    ``exercise`` is the name of the student's function or class: a wrong call of that one comes from its own head.
+    """
     text = f"{error}: {message}"
+    if exercise and re.match(rf"TypeError: {exercise}(\.\w+)?\(\) (missing|takes|got)", text):
+        return "keep the parameters as they were handed out"
     return next((line for pattern, line in _ADVICE if re.search(pattern, text)), "")

@@ -161,11 +161,14 @@ class _Encoder:
             return self._list(_items(value), depth)
         if _is(value, dict):
             items = list(dict.items(value))
-            plain = {_key(k): self(v, depth + 1) for k, v in items[:MAX_ITEMS]}
+            plain = {self._key(k, depth): self(v, depth + 1) for k, v in items[:MAX_ITEMS]}
             return plain if len(items) <= MAX_ITEMS else {**plain, "...": f"{len(items) - MAX_ITEMS} more"}
         if _is(value, (set, frozenset)):
             return sorted(self._list(list(frozenset().union(value)), depth), key=str)
         return {"object": _cut(describe(value, self._device))}
+
+    def _key(self, value: Any, depth: int) -> str:
+        return _cut(str.__str__(value) if _is(value, str) else str(self(value, depth + 1)))
 
     def _list(self, items: list[Any], depth: int) -> list[Any]:
         plain = [self(v, depth + 1) for v in items[:MAX_ITEMS]]
@@ -207,10 +210,6 @@ def _cut(text: str) -> str:
     return f"{text[:MAX_TEXT]} ... ({len(text)} characters, {digest})"
 
 
-def _key(value: Any) -> str:
-    return _cut(str.__str__(value)) if _is(value, str) else _cut(str(encode(value)))
-
-
 class See:
     """The recorder that an observer gets as ``see``."""
 
@@ -231,6 +230,7 @@ class See:
         allowance: float = 0.0,
         share: float | None = None,
         any_error: bool = False,
+        secret: bool = False,
         why: str = "",
         fix: str = "",
         clues: Sequence[str] = (),
@@ -238,7 +238,19 @@ class See:
         """Write down a fact. See :class:`Spec` for the parameters; a cost without a ``share`` gets ``COST_SHARE``."""
         if at_most and share is None:
             share = COST_SHARE
-        spec = Spec(atol, rtol, at_most, slack, allowance, share, False, any_error, why, fix, tuple(clues))
+        spec = Spec(
+            atol=atol,
+            rtol=rtol,
+            at_most=at_most,
+            slack=slack,
+            allowance=allowance,
+            share=share,
+            any_error=any_error,
+            secret=secret,
+            why=why,
+            fix=fix,
+            clues=tuple(clues),
+        )
         self.facts.append(Fact(name, encode(value, self.device), self.case, spec))
 
     def form(self, value: Any, name: str = "type of the result", *, why: str = "", fix: str = "") -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from course_utils.observe.compare import Kind, Verdict
 from course_utils.observe.errors import advice
 
@@ -26,20 +28,23 @@ def _cut(label: str, content: str) -> str:
     return f"{label:<9} {one_line(content, WIDTH - max(10, len(label) + 1))}"
 
 
-def _head(verdict: Verdict, where: str) -> str:
-    """Which exercise and fact, and the points; where it is too long, the fact's name is cut."""
+def _head(verdict: Verdict) -> str:
+    """Which exercise, fact and case, and the points. The case gives way where the line is too long, then the name."""
     end = f": {verdict.kind.value}, {points_text(verdict)}"
-    return one_line(f"{verdict.exercise}{where}", WIDTH - len(end)) + end
+    first = verdict.first
+    name, case = verdict.exercise, ""
+    if first is not None and verdict.kind not in (Kind.CRASHED, Kind.RIGHT):
+        name = f"{name}, {first.name}"
+        case = f" (case {first.cases[0] + 1})" if len(first.cases) == 1 and first.cases[0] else ""
+    if len(name + case + end) > WIDTH:
+        case = ""
+    return one_line(name, WIDTH - len(case + end)) + case + end
 
 
 def lines(verdict: Verdict, hidden: bool = False) -> list[str]:
     """The message, one entry a line. ``hidden`` leaves out expected values: the cases are the instructor's."""
     first = verdict.first
-    where = ""
-    if first is not None and verdict.kind not in (Kind.CRASHED, Kind.RIGHT):
-        case = f" (case {first.cases[0] + 1})" if len(first.cases) == 1 and first.cases[0] else ""
-        where = f", {first.name}{case}"
-    head = _head(verdict, where)
+    head = _head(verdict)
     if verdict.kind is Kind.RIGHT:
         return [head]
     if verdict.kind in (Kind.SKIPPED, Kind.NOT_GRADABLE):
@@ -60,7 +65,11 @@ def lines(verdict: Verdict, hidden: bool = False) -> list[str]:
         ]
     if verdict.kind is Kind.CRASHED and verdict.ended is not None:
         ended = verdict.ended
-        place = f"raised at line {ended.line}" if ended.line else "raised before your first line was reached"
+        place = (
+            f"raised at line {ended.line}"
+            if ended.line
+            else "in no line of yours: in the call itself, or while the result was used"
+        )
         fix = advice(ended.error, ended.message) or f'call it by hand; hint("{verdict.exercise}") helps'
         return [
             head,
@@ -82,7 +91,10 @@ def lines(verdict: Verdict, hidden: bool = False) -> list[str]:
 
 
 def text(verdict: Verdict, hidden: bool = False) -> str:
-    """The message and the remarks."""
+    """The message and at most three remarks of at most two lines: their cure stands at the end."""
     rows = lines(verdict, hidden)
-    rows += [_cut("note:", remark) for remark in verdict.remarks[:3]]
+    indent = " " * 10
+    for remark in verdict.remarks[:3]:
+        line = one_line(remark, 2 * (WIDTH - len(indent)))
+        rows += textwrap.wrap(line, WIDTH, initial_indent="note:     ", subsequent_indent=indent, max_lines=2)
     return "\n".join(rows)

@@ -34,6 +34,8 @@ class Spec:
         The fact is about type, shape, dtype or device.
     any_error : bool
         Of an exception only that there was one counts, not its class.
+    secret : bool
+        The expected value is never shown: it is the answer itself, as in a table of predictions.
     why, fix : str
         One line each: the reason, and what to try.
     clues : tuple of str
@@ -48,6 +50,7 @@ class Spec:
     share: float | None = None
     form: bool = False
     any_error: bool = False
+    secret: bool = False
     why: str = ""
     fix: str = ""
     clues: tuple[str, ...] = ()

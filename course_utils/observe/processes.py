@@ -31,18 +31,13 @@ from typing import IO, Any, NoReturn
 import psutil
 import torch
 
-__all__ = ["Apart", "TimeIsUp", "apart", "can_fork", "descriptors", "settled_children", "shortage"]
+__all__ = ["Apart", "apart", "can_fork", "descriptors", "settled_children", "shortage"]
 
-GRACE = 3.0  # seconds between asking a process to stop and killing it
 POLL = 0.02  # seconds
 SHARED_MEMORY = "/dev/shm"
 SHARED_BYTES = 32 << 20  # that must be free in it; no check needs as much
 DESCRIPTORS = 128  # that a process must be able to open
 _DONE = "course: done"
-
-
-class TimeIsUp(BaseException):
-    """Raised where a process stands when its time is up. No ``except Exception`` of an answer catches it."""
 
 
 @dataclass(frozen=True)
@@ -93,15 +88,15 @@ def shortage() -> str:
 
 
 def apart(function: Callable[[Callable[[Any], None]], None], seconds: float) -> Apart:
-    """Run ``function(send)`` in a forked process, for at most ``seconds`` and a grace of three.
+    """Run ``function(send)`` in a forked process, for at most ``seconds``.
 
     Parameters
     ----------
     function : callable
-        Gets a function that sends one picklable object back. It should catch its own exceptions, :class:`TimeIsUp`
-        among them; what escapes it is lost.
+        Gets a function that sends one picklable object back. It should catch its own exceptions: what escapes it is
+        lost.
     seconds : float
-        Wall-clock time. Then :class:`TimeIsUp` is raised inside the process; one that does not react is killed.
+        Wall-clock time. Then the process is killed: it should have ended itself before.
 
     Returns
     -------
@@ -121,7 +116,7 @@ def apart(function: Callable[[Callable[[Any], None]], None], seconds: float) -> 
                 warnings.simplefilter("ignore", DeprecationWarning)
                 pid = os.fork()
             if pid == 0:
-                _child(function, seconds, writer, trace)
+                _child(function, writer, trace)
         except OSError as error:
             return Apart(lacking=f"no further process can be started here ({error})")
         finally:
@@ -135,26 +130,19 @@ def apart(function: Callable[[Callable[[Any], None]], None], seconds: float) -> 
         return Apart(tuple(messages), death, tuple((name, int(line)) for name, line in frames))
 
 
-def _child(function: Callable, seconds: float, writer: Connection, trace: IO[bytes]) -> NoReturn:
+def _child(function: Callable, writer: Connection, trace: IO[bytes]) -> NoReturn:
     """The forked process. Leaves by ``os._exit``: no cleaning up of the process that asked belongs to it."""
     code = 1
     try:
         os.setsid()  # a process group of its own, which can be killed as a whole
         _die_with_parent()
         faulthandler.enable(trace)
-        signal.signal(signal.SIGALRM, _time_is_up)
-        signal.setitimer(signal.ITIMER_REAL, seconds)
         torch.set_num_threads(1)  # OpenMP's threads did not come along: a parallel loop would wait for them for ever
         function(writer.send)
-        signal.setitimer(signal.ITIMER_REAL, 0)
         writer.send(_DONE)
         code = 0
     finally:
         os._exit(code)
-
-
-def _time_is_up(*_: Any) -> NoReturn:
-    raise TimeIsUp("not done in time")
 
 
 def _die_with_parent() -> None:
@@ -165,7 +153,7 @@ def _die_with_parent() -> None:
 
 def _listen(pid: int, reader: Connection, messages: list[Any], seconds: float) -> str:
     """Collect what the process sends until it is done, dead or too late; how it died, or an empty text."""
-    deadline = time.monotonic() + seconds + GRACE
+    deadline = time.monotonic() + seconds
     # The end of the pipe tells nothing: workers that the process has forked hold it open, too.
     while time.monotonic() < deadline:
         gone = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -181,7 +169,7 @@ def _listen(pid: int, reader: Connection, messages: list[Any], seconds: float) -
             if gone.si_code == os.CLD_EXITED:
                 return f"the process left with exit code {gone.si_status}"
             return f"the process was ended by {signal.Signals(gone.si_status).name}"
-    return f"still not done after {seconds:g} seconds"
+    return f"still not done after {seconds:.0f} seconds"
 
 
 def _end(pid: int) -> None:

@@ -570,7 +570,7 @@ def by_hand(train, size, mean, std):
     return transform
 
 
-@wrong("build_transform", fails="flipped", says="A flip that does not know")
+@wrong("build_transform", fails="flipped", says="does not know")
 def flips_what_v2_does_not_know(train, size, mean, std):
     """v2 hands an array on as it is: the flip silently does nothing."""
     steps = [v2.RandomHorizontalFlip()] if train else []
@@ -694,7 +694,7 @@ def torch_doubles(images):
     return (s / n).numpy(), (q / n - (s / n) ** 2).sqrt().numpy()
 
 
-@wrong("channel_statistics", fails="standard deviation", says="Spread inside each image")
+@wrong("channel_statistics", fails="standard deviation", says="one mean")
 def mean_of_the_stds(images):
     """The recipe behind the widely copied 0.2023: averages the images' own stds, with the right mean."""
     n, s, stds = 0, np.zeros(3), []
@@ -717,7 +717,7 @@ def mean_of_the_means(images):
     return mean, np.sqrt(np.mean(squares, axis=0) - mean**2)
 
 
-@wrong("channel_statistics", fails="standard deviation", says="over all pixels at once")
+@wrong("channel_statistics", fails="standard deviation", says="int64 or float64")
 def squares_in_eight_bits(images):
     """uint8 squares go round at 256."""
     n, s, q = 0, np.zeros(3), np.zeros(3)
@@ -735,7 +735,7 @@ def all_pixels_at_once(images):
     return x.mean(0), x.std(0)
 
 
-@wrong("channel_statistics", fails="standard deviation", says="mean of squares")
+@wrong("channel_statistics", fails="standard deviation", says="enough digits")
 def in_single_precision(images):
     """float32 has seven digits, and the difference of two large squares eats them."""
     n, s, q = 0, np.zeros(3, np.float32), np.zeros(3, np.float32)
@@ -802,7 +802,7 @@ def normalises_backwards(batch, mean, std):
     return v2.functional.normalize(batch, [-a / b for a, b in zip(m, s)], [1 / b for b in s])
 
 
-@wrong("denormalize", fails="values", says="third from the end")
+@wrong("denormalize", fails="values", says="(3, 1, 1)")
 def on_the_last_axis(batch, mean, std):
     """Shape (3,) belongs to the last axis, the width."""
     mean, std = torch.as_tensor(mean).to(batch), torch.as_tensor(std).to(batch)
@@ -835,7 +835,7 @@ def constants_on_the_cpu(batch, mean, std):
     return batch * std + mean
 
 
-@wrong("denormalize", fails="values", says="normalised * std + mean")
+@wrong("denormalize", fails="values", says="clip nothing")
 def clips_as_well(batch, mean, std):
     """For the picture values are clipped; the function was to undo, not to paint."""
     mean = torch.as_tensor(mean).to(batch).view(3, 1, 1)
@@ -985,7 +985,7 @@ def _settings(goal, cores, gpu, **changed):
     return {**good, **changed.get(goal.replace(" ", "_"), {})}
 
 
-@wrong("loader_settings", fails="throughput: DataLoader takes it", says="max_workers")
+@wrong("loader_settings", fails="throughput: DataLoader takes it", says="keyword")
 def max_workers(goal, cores, gpu):
     """An argument of other libraries."""
     return _settings(goal, cores, gpu, throughput={"max_workers": 2})
@@ -1611,7 +1611,7 @@ def floats_already(images, labels, indices, shifts, flips):
     return out.permute(0, 3, 1, 2).float() / 255, torch.from_numpy(labels[indices])
 
 
-@wrong("fetch_batch", fails="labels", says="labels[indices]")
+@wrong("fetch_batch", fails="labels", says="order of indices")
 def sorted_labels(images, labels, indices, shifts, flips):
     """Sorts the indices for the disk's sake, in one place of two."""
     out = torch.from_numpy(_windows(images, indices, shifts, flips))

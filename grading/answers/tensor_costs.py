@@ -197,7 +197,7 @@ def tensor_shares_like_from_numpy():
     return _creation_table(tensor_a=("shares", torch.float32))
 
 
-@wrong("predict_creation", fails="torch.from_numpy(a)", says="float64", factory=True)
+@wrong("predict_creation", fails="torch.from_numpy(a)", says="dtype", factory=True)
 def from_numpy_casts():
     """Believes that from_numpy gives the default dtype."""
     return _creation_table(from_numpy=("shares", torch.float32))
@@ -283,7 +283,7 @@ def one_begins_inside_the_other(a, b):
     return p <= q < p + n or q <= p < q + m
 
 
-@wrong("shares_storage", fails="tensor, a later slice", says="first element")
+@wrong("shares_storage", fails="views", says="first element")
 def compares_data_ptr(a, b):
     """Equal addresses of the first elements: a slice begins elsewhere."""
 
@@ -293,7 +293,7 @@ def compares_data_ptr(a, b):
     return address(a) == address(b)
 
 
-@wrong("shares_storage", fails="disjoint slices of a tensor", says="no element belongs to both")
+@wrong("shares_storage", fails="disjoint slices", says="no element belongs to both")
 def asks_numpy_for_overlap(a, b):
     """np.shares_memory asks for common elements, not for a common block."""
 
@@ -303,7 +303,7 @@ def asks_numpy_for_overlap(a, b):
     return np.shares_memory(array(a), array(b))
 
 
-@wrong("shares_storage", fails="disjoint slices of an array", says="two were cut from")
+@wrong("shares_storage", fails="disjoint slices", says="two were cut from")
 def wraps_arrays_and_compares_storages(a, b):
     """The storage of from_numpy(array[2:]) begins at the slice: what the array was cut from is lost."""
 
@@ -315,19 +315,19 @@ def wraps_arrays_and_compares_storages(a, b):
     return storage(a).data_ptr() == storage(b).data_ptr() and storage(a).nbytes() > 0
 
 
-@wrong("shares_storage", fails="tensor, its transpose", says="ask the storage")
+@wrong("shares_storage", fails="views", says="ask the storage")
 def compares_values(a, b):
     """Equal numbers are taken for the same memory, others for other memory."""
     return a.shape == b.shape and a.tolist() == b.tolist()
 
 
-@wrong("shares_storage", fails="tensor, its clone", says="a history")
+@wrong("shares_storage", fails="copies", says="a history")
 def says_yes(a, b):
     """One was made from the other, so they must hang together."""
     return True
 
 
-@wrong("shares_storage", fails="array, its from_numpy", says="two libraries")
+@wrong("shares_storage", fails="arrays and from_numpy", says="two libraries")
 def libraries_never_share(a, b):
     """Knows the storage of tensors and .base of arrays, and thinks that the two worlds never meet."""
     if type(a) is not type(b):
@@ -337,7 +337,7 @@ def libraries_never_share(a, b):
     return (a if a.base is None else a.base) is (b if b.base is None else b.base)
 
 
-@wrong("shares_storage", fails="array, from_numpy of a slice", says="ranges", kind=Kind.PARTLY)
+@wrong("shares_storage", fails="from_numpy of a slice", says="ranges", kind=Kind.PARTLY)
 def compares_first_bytes_of_blocks(a, b):
     """Nearly right: the storage of a wrapped slice begins inside the array's block."""
 
@@ -351,7 +351,7 @@ def compares_first_bytes_of_blocks(a, b):
     return start(a)[0] == start(b)[0] and min(start(a)[1], start(b)[1]) > 0
 
 
-@wrong("shares_storage", fails="two empty tensors", says="address of 0", kind=Kind.PARTLY)
+@wrong("shares_storage", fails="two that own nothing", says="address of 0", kind=Kind.PARTLY)
 def trusts_the_address_zero(a, b):
     """All storages without bytes have the address 0."""
     if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
@@ -359,7 +359,7 @@ def trusts_the_address_zero(a, b):
     return one_begins_inside_the_other(a, b)
 
 
-@wrong("shares_storage", fails="tensor, its empty slice", says="whole block", kind=Kind.PARTLY)
+@wrong("shares_storage", fails="an empty slice", says="whole block", kind=Kind.PARTLY)
 def no_elements_no_memory(a, b):
     """Takes an empty slice for something that holds no memory."""
     return 0 not in a.shape and 0 not in b.shape and one_begins_inside_the_other(a, b)
@@ -913,9 +913,6 @@ def tries_it(shape, stride, new_shape):
 def returns_the_new_strides(shape, stride, new_shape):
     """Answers another question."""
     return tuple(stride)
-
-
-# ==== end of part A (creation, sharing, dtype, strides) - part A answers go above this line ====
 
 
 # ------------------------------------------------------------------------------------------------ flatten_without_copy
