@@ -5,7 +5,7 @@
 # log says `DataLoader worker (pid 4711) is killed by signal: Killed`. Nothing in the loop allocates anything. So
 # somebody halves the batch size, and on Monday it dies a few hours later.
 #
-# A data set of ten lines is enough. Run the next three cells. Not one of them complains.
+# A data set of ten lines is enough to see why. Run the next cells. Not one of them complains.
 
 # %% tags=["setup"]
 import itertools
@@ -16,6 +16,7 @@ import random
 import shutil
 import sys
 import tempfile
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -102,7 +103,9 @@ print("flipped?", not np.array_equal(flip(train.images[0]), train.images[0]))
 # | 6 | A data set of your own | 20 |
 # | 7 | Fast loading, argument by argument | 20 |
 #
-# Every exercise says its own minutes. The exercises that start workers take a second or two to check.
+# Every exercise says its own minutes. Exercises that start workers take some seconds to check. As in the other
+# notebooks: guess first where a cell says **Predict**, `check` as often as you like, `hint("closing_loader")` when
+# you are stuck.
 
 # %%
 print(visible())
@@ -207,9 +210,10 @@ lesson_workers.setting = "changed"
 rows = []
 for method in [m for m in ("fork", "spawn") if m in multiprocessing.get_all_start_methods()]:
     loader = DataLoader(reader, batch_size=None, num_workers=1, multiprocessing_context=method)
+    start = time.perf_counter()
     seen = next(iter(loader))["setting"]
-    rows.append((method, seen))
-table(("start method", "what the worker reads in `setting`"), rows)
+    rows.append((method, seen, f"{time.perf_counter() - start:.1f}"))
+table(("start method", "what the worker reads in setting", "seconds to the first item"), rows)
 reveal("global_in_worker", seen)
 
 # %% [markdown]
@@ -219,7 +223,7 @@ reveal("global_in_worker", seen)
 # | start method | where it is the default | a worker begins with |
 # | :-- | :-- | :-- |
 # | `fork` | Linux, up to Python 3.13 | all memory of the parent, shared until somebody writes |
-# | `spawn` | macOS, Windows | nothing: imports (a second or more) and a pickle |
+# | `spawn` | macOS, Windows | nothing: it imports everything again (the seconds above), and gets a pickle |
 # | `forkserver` | Linux, from Python 3.14 | a fork of a small clean process, and a pickle |
 #
 # A program that works with all three puts its classes into modules and changes no globals.
@@ -296,7 +300,8 @@ table(
     code=(),
 )
 more = with_model - without
-reveal("copy_of_main", "by less than 5 MB" if more < 5e6 else "by about 200 MB" if more > 150e6 else f"by {more} bytes")
+said = "by about 200 MB" if more > 150e6 else f"by {more:,} bytes"
+reveal("copy_of_main", "by less than 5 MB" if more < 5e6 else said)
 del model
 
 # %% [markdown]
@@ -350,8 +355,9 @@ except RuntimeError as error:
 reveal("error_at_start", outcome)
 
 # %% [markdown]
-# A worker sends its exception home, with its traceback as text, and the loop raises one of the same class. Nothing
-# is skipped, nothing hangs. Read such a message from the *end*: there stands what went wrong, and above it your own line.
+# A worker sends its exception home, with its traceback as text, and the loop raises one of the same class. Nothing is
+# skipped, nothing hangs. Read such a message from the *end*: there stands what went wrong, and above it your own
+# line.
 #
 # A process that is *killed* cannot send anything. Here a worker is ended as the system ends one that takes too much
 # memory (in another Python, so that this one is out of danger):
@@ -410,8 +416,8 @@ print("left when the loader is gone:", len(multiprocessing.active_children()))
 
 # %% [markdown]
 # A process that ends gives back all of its memory: the system sees to that. So ordinary workers cannot "leak from epoch
-# to epoch". Persistent workers are no cure for memory; they keep it. What they save is the *start*: with spawn a
-# second or more per worker and epoch.
+# to epoch". Persistent workers are no cure for memory; they keep it. What they save is the *start*, in
+# every epoch: the seconds in the table of start methods.
 #
 # People look for a knob, and find some that do not exist:
 
@@ -436,7 +442,8 @@ print("workers left:", len(multiprocessing.active_children()))
 # %% [markdown]
 # Without `persistent_workers` the loader does not keep its iterator: the loop does. Workers live as long as *somebody
 # holds the iterator*. In a `for` loop that is over, nobody does. In a notebook a variable does, or the traceback of an
-# error that was not caught.
+# error that was not caught. (With `persistent_workers` the call above does end them, and the next loop over that loader
+# raises "Queue ... is closed".)
 
 # %% [markdown] exercise="closing_loader"
 # A notebook that is interrupted, a test that fails, a loop left by `break`: workers stay as long as *somebody* holds
@@ -533,7 +540,8 @@ reveal("reading_writes", before != after)
 
 # %% [markdown]
 # The counter lies *inside the object*, in its first bytes. Reading the text writes the counter; writing copies the
-# page; and on the same page lie some sixty other texts. So a worker that reads one name in sixty copies nearly all.
+# page; and on the same page lie more than fifty other texts. So a worker that reads one name in fifty copies most of
+# the pages.
 #
 # `counted_bytes` adds up the objects whose counters a read may touch:
 
@@ -606,10 +614,10 @@ reveal("grows_forever", "it levels off" if late < early / 2 else "the same every
 # The list and the object array grow until every page is copied; then there is nothing left to copy. Packed bytes
 # stay shared. The few MiB of every worker are its own working memory.
 #
-# The right-hand picture shows why this is hard to find. **RSS** counts a page for every process that *sees* it.
-# A page that was shared and is now copied counted before and counts after. The machine runs full, and the curve is
-# flat. **USS** counts what would be given back if this process ended. Ask `psutil.Process(pid).memory_full_info().uss`, or
-# read `Private_Dirty` in `/proc/PID/smaps_rollup`.
+# The right-hand picture shows why this is hard to find. **RSS** counts a page for every process that *sees* it. A
+# page that was shared and is now copied counted before and counts after. The machine runs full, and the curve is
+# flat. **USS** counts what would be given back if this process ended. Ask
+# `psutil.Process(pid).memory_full_info().uss`, or read `Private_Dirty` in `/proc/PID/smaps_rollup`.
 
 # %% [markdown] exercise="PackedStrings"
 # Captions, file names, labels in words: sooner or later a data set holds a million texts. In a list, each worker
@@ -659,8 +667,8 @@ panels = worker_panels(
     containers,
     workers=(0, 2, 4),
     epochs=3,
-    caption="The same reading with no, two and four workers. Each worker makes its own copies; without workers "
-    "there is nobody to copy from.",
+    caption="The same reading with no, two and four workers. Each worker makes its own copies; "
+    "without workers there is nobody to copy from.",
 )
 
 # %%
@@ -672,8 +680,9 @@ table(
 )
 
 # %% [markdown]
-# There is no best number in this. Growth per worker is at most the size of the objects: it is the *data set* that is
-# wrong, not the number. The cure costs two lines (`np.array(names)`), and then four workers cost hardly more than two.
+# There is no best number in this. The growth of a worker is bounded by the size of the objects: it is the *data set*
+# that is wrong, not the number. The cure is one line, `np.array(names)`. What is left in the last two columns is each
+# worker's own working memory.
 
 # %% [markdown]
 # ### What a memory map saves
@@ -681,7 +690,11 @@ table(
 # "`np.memmap` reduces the memory of the thousand images from 1.2 GB to 20 MB."
 
 # %%
-predict("images_bytes", "How much memory do 1000 images of 32 x 32 x 3 bytes need, read whole?", ["3 MB", "20 MB", "1.2 GB"])
+predict(
+    "images_bytes",
+    "How much memory do 1000 images of 32 x 32 x 3 bytes need, read whole?",
+    ["3 MB", "20 MB", "1.2 GB"],
+)
 predict(
     "pickled_memmap",
     "A data set with a `np.memmap` goes to a spawned worker. What is in the pickle of the map?",
@@ -764,8 +777,8 @@ with shows_error():
 reveal("default_factor", DataLoader(reader, num_workers=1).prefetch_factor)
 
 # %% [markdown]
-# Workers times factor, and 2 is what you have anyway. A larger factor does not make loading faster; it smooths: when
-# batches take unequal time, some lie ready. What does it cost? Bytes, for each batch that waits:
+# Workers times factor, and 2 is what you have anyway. A larger factor adds no hands. It lets more batches lie ready,
+# for the moment when one takes long. What does it cost? Bytes, for each batch that waits:
 
 # %%
 rows = []
@@ -778,16 +791,17 @@ table(("float32 batch", "one, MB", "2 x 2 ahead", "8 x 2 ahead", "16 x 4 ahead")
 # The timeline below runs a real loader and draws what it counted. Try
 #
 # 1. no workers: when is a batch asked for?
-# 2. one worker with factor 4, then four... which pairs keep the same number on their way?
-# 3. where does the number fall, and why?
+# 2. one worker with factor 4, then two with factor 2: what is the same, what differs?
+# 3. where does the number on their way fall, and why?
 
 # %%
 prefetch_timeline(num_workers=2, prefetch_factor=2)
 
 # %% [markdown]
-# (1) In the step that uses it: nothing is ever under way, and the model waits for every batch. (2) 2 x 2 and 1 x 4: the
-# product decides. (3) At the end of the epoch, because nothing is left to ask for. At the next `iter()` it starts
-# from zero, which is why the first batch of an epoch is slow.
+# (1) In the step that uses it: nothing is ever under way, and the model waits for every batch. (2) Four are on
+# their way, because the product decides; but one worker makes them one after the other. (3) At the end of the epoch,
+# because nothing is left to ask for. At the next `iter()` it starts from zero: for the first batch of an epoch
+# the loop waits in full.
 #
 # Whenever the loop takes a batch, one more is asked for. Batches come back *in order*, whichever worker was faster: a
 # slow batch 3 holds up batches 4 and 5, though they lie ready.
@@ -847,9 +861,9 @@ reveal("open_files", "an error after about 50 batches" if failed else "nothing: 
 # %% [markdown]
 # Each kept batch keeps its file open. "Too many open files" is about batches that *stay*, not about the number of
 # workers: one was enough. Cures, best first: keep what you need (`loss.item()`), or a `clone()`, which is ordinary
-# memory; raise the limit (`ulimit -n`); or `set_sharing_strategy("file_system")`, which uses names instead of open files and
-# leaves them behind when a process is killed. Near the limit a loop can also hang without an error, which is why
-# this cell has a time limit.
+# memory; raise the limit (`ulimit -n`); or `set_sharing_strategy("file_system")`, which uses names instead of open
+# files and leaves them behind when a process is killed. Near the limit a loop can also hang without an error, which
+# is why this cell has a time limit.
 #
 # Shared memory itself is finite, too. In a container it is often 64 MB:
 
@@ -860,8 +874,8 @@ else:
     print("this system has no /dev/shm")
 
 # %% [markdown]
-# When the batches on their way do not fit, the worker raises "unable to allocate shared memory(shm) ... No space left on device".
-# Compare the table above: it is batch bytes times batches ahead. Make that smaller, or the room larger
+# When the batches on their way do not fit, the worker raises "unable to allocate shared memory(shm) ... No space left
+# on device". Compare the table above: it is batch bytes times batches ahead. Make that smaller, or the room larger
 # (`docker run --shm-size=2g`).
 
 # %% [markdown]
@@ -1089,8 +1103,8 @@ print("epochs 0, 1, 2:", [order_of(epoch) for epoch in range(3)])
 print("epoch 2 alone: ", order_of(2))
 
 # %% [markdown]
-# One step is missing: with `manual_seed(epoch)` *every run* of your life has the same orders. With `seed + epoch`, run 1
-# is run 0 one epoch later.
+# One step is missing: with `manual_seed(epoch)` *every run* of your life has the same orders. With `seed + epoch`,
+# run 1 is run 0 one epoch later.
 
 # %% [markdown] exercise="epoch_sampler"
 # A run was interrupted in epoch 7. To go on where it stopped you need the order of epoch 7, without going through
@@ -1215,13 +1229,14 @@ reveal("imagenet_constants", "nothing special: values from about -2 to 3" if har
 # Other constants shift and stretch a little; a network learns that away. What matters is that training and use have
 # the *same* ones. A pretrained network needs those it was trained with.
 #
-# Where do such constants come from? For CIFAR-10 everybody copies the std 0.2023, 0.1994, 0.2010. The true one is 0.2470, 0.2435, 0.2616.
-# Somebody had averaged over images.
+# Where do such constants come from? For CIFAR-10 everybody copies the std 0.2023, 0.1994, 0.2010. The true one is
+# 0.2470, 0.2435, 0.2616. Somebody had averaged over images.
 
 # %%
 predict(
     "std_per_image",
-    "You compute the std of each image and average them. Compared with the std of all pixels together, is that",
+    "You compute the std of each image and average them. How does that compare with the std of all "
+    "pixels together?",
     ["smaller", "the same", "larger"],
 )
 
@@ -1310,8 +1325,8 @@ image_row(
     [horse, flip(torch.from_numpy(horse)), flip_last.permute(1, 2, 0)],
     ["the image", "flipped as (H, W, 3)", "flipped as (3, H, W)"],
     caption="In the middle nobody was turned round; red and blue have changed places.",
-    alt="Three small pictures of a horse: the original, one with red and blue exchanged and not flipped, and one "
-    "flipped left to right.",
+    alt="Three small pictures of a horse: the original, one with red and blue exchanged and not "
+    "flipped, and one flipped left to right.",
 )
 
 # %% [markdown]
@@ -1339,14 +1354,15 @@ for name, flip in {
         same = np.array_equal(flip(mapped), mapped)
         outcome = "nothing: it comes back unflipped" if same else "it is flipped"
     except TypeError as error:
-        print(type(error).__name__, error)
+        print(f"{type(error).__name__}: {error}")
         outcome = "an error"
+    print(name.removeprefix("flip_memmap_"), "->", outcome)
     reveal(name, outcome)
 
 # %% [markdown]
-# The old one raises, and with its usual p=0.5 only when the coin says so: a run dies after some images. The new one hands
-# on whatever it takes for no image. Labels and boxes may pass through a `v2` pipeline that way, and so does an array.
-# **Make it an image first** (`v2.ToImage`).
+# The old one raises, and with its usual p=0.5 only when the coin says so: a run dies after some images. The new one
+# hands on whatever it takes for no image. Labels and boxes may pass through a `v2` pipeline that way, and so does an
+# array. **Make it an image first** (`v2.ToImage`).
 #
 # Is the array itself a good beginning?
 
@@ -1412,14 +1428,14 @@ image_row(
     [x.permute(1, 2, 0), drawn, restored.permute(1, 2, 0).clamp(0, 1)],
     ["as it was", "normalised", "denormalised"],
     caption="Drawing takes floats from 0 to 1. Below 0 everything is black, above 1 everything glares.",
-    alt="Three small pictures of a horse: the original, a version with hard contrast and black patches, and one "
-    "that looks like the original.",
+    alt="Three small pictures of a horse: the original, a version with hard contrast and black "
+    "patches, and one that looks like the original.",
 )
 black, glaring = (y <= 0).float().mean().item(), (y >= 1).float().mean().item()
 print(f"clipped to 0: {black:.0%} of the values, to 1: {glaring:.0%}")
 print(f"after denormalising the largest error is {(restored - x).abs().max().item():.0e}")
-seen = "a distorted image: some black, some glaring"
-reveal("picture_of_normalised", "all black" if black > 0.95 else "the image, a little pale" if black < 0.05 else seen)
+seen = "the image, a little pale" if black < 0.05 else "a distorted image: some black, some glaring"
+reveal("picture_of_normalised", "all black" if black > 0.95 else seen)
 
 # %% [markdown]
 # And with its axes in the model's order it cannot be drawn at all:
@@ -1555,9 +1571,9 @@ reveal("loop_over_loader", go_through(DataLoader(OneTooMany(), batch_size=2)))
 reveal("loop_over_dataset", go_through(OneTooMany()))
 
 # %% [markdown]
-# The loader asks for index 10 and passes the error on. It is the *plain* loop that is silent: a class without `__iter__` is
-# read from index 0 until `IndexError`, which Python takes for the end. So who uses a data set without a loader, in a script that
-# computes statistics, say, loses images without a word if there is a hole.
+# The loader asks for index 10 and passes the error on. It is the *plain* loop that is silent: a class without
+# `__iter__` is read from index 0 until `IndexError`, which Python takes for the end. So who uses a data set without a
+# loader, in a script that computes statistics, say, loses images without a word if there is a hole.
 #
 # "Then let us guard `__getitem__`":
 
@@ -1700,8 +1716,8 @@ class CifarMini(Dataset):
 # %% [markdown]
 # ### Distorted on disk, or on the way?
 #
-# The set can be made harder: `make build-data NOISE=0.05 CROP=1 JITTER=1` writes training images with noise, shifted by some pixels, with changed
-# colours. Here are those distortions, one by one, on a copy.
+# The set can be made harder: `make build-data NOISE=0.05 CROP=1 JITTER=1` writes training images with noise, shifted
+# by some pixels, with changed colours. Here are those distortions, one by one, on a copy.
 
 # %%
 some = np.array(train.images[:1])
@@ -1718,14 +1734,15 @@ image_row(
     list(distorted),
     columns=5,
     caption="One training image, and what the three distortions do to it.",
-    alt="Five versions of one small image: the original, with grains of noise, shifted by a few pixels, with other "
-    "colours, and with all three.",
+    alt="Five versions of one small image: the original, with grains of noise, shifted by a few "
+    "pixels, with other colours, and with all three.",
 )
 
 # %%
 predict(
     "distorted_epochs",
-    "The distorted images are written to the file. How many different versions of image 0 does a model see in five epochs?",
+    "The distorted images are written to the file. How many different versions of image 0 does a model "
+    "see in five epochs?",
     [1, 5],
 )
 
@@ -1753,19 +1770,28 @@ reveal("distorted_epochs", len(from_file))
 # normalised. The usual way works image by image, through PIL.
 
 # %%
+times = ["about the same", "about twice", "about five times", "more than eight times"]
 predict(
-    "batch_at_once",
-    "The same images from a memory map, a whole batch in one call: how many times the images per second of the "
-    "usual way?",
-    ["about the same", "about twice", "more than four times"],
+    "without_pil",
+    "Image by image as before, but with tensors from a memory map instead of PIL images: how many "
+    "times the images per second?",
+    times,
 )
+predict("batch_at_once", "And a whole batch of 128 in one call?", times)
 
 # %%
 rates = compare_ways(rounds=4)
 table(
     ("way", "images per second", "times the usual way", "... in processor time", "mean", "std"),
     [
-        (way, f"{r.images_per_second:,.0f}", f"{r.ratio:.1f}", f"{r.cpu_ratio:.1f}", f"{r.mean:.2f}", f"{r.std:.2f}")
+        (
+            way,
+            f"{r.images_per_second:,.0f}",
+            f"{r.ratio:.1f}",
+            f"{r.cpu_ratio:.1f}",
+            f"{r.mean:.2f}",
+            f"{r.std:.2f}",
+        )
         for way, r in rates.items()
     ],
     code=(),
@@ -1776,20 +1802,25 @@ bars(
     list(rates),
     [round(r.ratio, 1) for r in rates.values()],
     "images per second, as a multiple of the usual way",
-    caption="Measured just now in one process with one thread, on this machine and beside whatever else it does. "
-    "Yours will differ.",
+    caption="Measured just now in one process with one thread, on this machine and beside whatever "
+    "else it does. Yours will differ.",
     alt="Five bars: " + "; ".join(f"{way} {r.ratio:.1f}" for way, r in rates.items()) + ".",
 )
-gain = rates["memmap, batch by batch"].cpu_ratio  # processor time: a busy machine disturbs it less
-reveal(
-    "batch_at_once",
-    "more than four times" if gain > 4 else "about the same" if gain < 1.5 else "about twice",
-)
+
+
+def in_words(rate):
+    """In processor time, which a busy machine disturbs less than the clock on the wall."""
+    return times[(rate.cpu_ratio > 1.5) + (rate.cpu_ratio > 3.5) + (rate.cpu_ratio > 8)]
+
+
+reveal("without_pil", in_words(rates["memmap + tensor transforms"]))
+reveal("batch_at_once", in_words(rates["memmap, batch by batch"]))
 
 # %% [markdown]
 # Mean and std agree: all five ways do the same work. This is one of the few places of the course where a clock is
-# asked, and a clock tells of *this* machine at *this* moment. What the ways differ in is Python: PIL converts every image
-# twice; five transforms per image are five thousand calls an epoch; a call per batch is eight.
+# asked, and a clock tells of *this* machine at *this* moment. Look at the second row: PIL was not the brake. The tensor
+# transforms make just as many small calls, and on 3 KB of pixels it is the call that costs, not the pixels. Five calls
+# per image are five thousand an epoch. With a call per batch they are forty.
 #
 # Workers multiply whatever you have, at best by their number, minus the price of sending the batches, and only where
 # cores are free. Doing less per image helps everywhere. So look into `__getitem__` first, and at `num_workers` second.
@@ -1802,9 +1833,9 @@ reveal(
 # %% [markdown]
 # ### A batch at once
 #
-# Where does the time of the usual way go? Into Python: a thousand images are a thousand times ten calls. A data set may
-# have a method `__getitems__(indices)`. The loader then hands it the whole list of indices of a batch, and one call of
-# each step does for all images. What it returns goes to `collate_fn` (here one that hands the finished batch on).
+# How does a data set get at whole batches? By a method `__getitems__(indices)`. The loader then hands it the list of
+# indices of a batch, and one call of each step does for all images. What it returns goes to `collate_fn` (here one
+# that hands the finished batch on).
 #
 # The shifts and the flip differ from image to image, so a slice will not do. An index array will.
 
@@ -1874,13 +1905,13 @@ reveal("mean_of_means", mean_of_means == values.mean().item())
 # | `batch_size` | items per batch; `None`: no batching | bytes, times the batches ahead |
 # | `shuffle` | a new order each epoch | nothing worth naming; excludes `sampler` |
 # | `sampler`, `batch_sampler` | the order, or the batches, by you | runs in the main process; one of them, and no `shuffle` |
-# | `num_workers` | processes that read | each: a start, tens of MB of its own, and copies of Python objects (part 2); 0 is right for debugging |
+# | `num_workers` | processes that read | each: a start, private memory (part 1), and copies of Python objects (part 2); 0 is right for debugging |
 # | `collate_fn` | items into a batch | runs in the worker; under spawn no lambda and no function from a cell |
 # | `pin_memory` | a copy that a GPU can fetch by itself | one more copy per batch in main memory; useless without a GPU |
 # | `drop_last` | leaves out the short batch | those images, this epoch; never for a score |
 # | `timeout` | seconds to wait for a batch, then an error | 0 waits for ever; needs workers |
 # | `worker_init_fn` | runs once in each new worker | part 4; a constant seed is a fault; no CUDA here |
-# | `multiprocessing_context` | fork, spawn, forkserver | spawn: a second or more per worker, and everything must be importable |
+# | `multiprocessing_context` | fork, spawn, forkserver | spawn: seconds per start (part 1), and everything must be importable |
 # | `generator` | the base of shuffling and of the workers' seeds | nothing; without it the global one is used, and others move it |
 # | `prefetch_factor` | batches ahead per worker, 2 by default | bytes: workers x factor x batch |
 # | `persistent_workers` | keeps the processes between epochs | memory stays; changes to the data set do not arrive (part 1) |
