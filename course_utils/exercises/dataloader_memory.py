@@ -1088,7 +1088,7 @@ def closing_loader(answer, case, see):
     gc.collect()
     see(
         "file descriptors left",
-        max(0, descriptors() - at_first),
+        max(0, descriptors(at_first) - at_first),
         share=0.4,
         why="Pipes to the workers are still open.",
         fix="Drop your references to the iterators, loader._iterator too.",

@@ -185,10 +185,19 @@ def _end(pid: int) -> None:
     os.waitpid(pid, 0)
 
 
-def descriptors() -> int:
-    """How many file descriptors this process has open; 0 where the system does not tell (Windows)."""
+def descriptors(expected: int | None = None, patience: float = 5.0) -> int:
+    """How many file descriptors this process has open; 0 where the system does not tell (Windows).
+
+    Where there are more than ``expected``, it waits for up to ``patience`` seconds: the thread that feeds a worker's
+    queue closes its pipe in its own time.
+    """
     process = psutil.Process()
-    return process.num_fds() if hasattr(process, "num_fds") else 0
+    if not hasattr(process, "num_fds"):
+        return 0
+    end = time.monotonic() + patience
+    while expected is not None and process.num_fds() > expected and time.monotonic() < end:
+        time.sleep(POLL)
+    return process.num_fds()
 
 
 def settled_children(patience: float = 5.0) -> list[int]:

@@ -129,7 +129,7 @@ def _observe_apart(exercise: Exercise, answer: Any, seed: int, see: See) -> Obse
                 send(_explain(error, see.case))
         send(inner)
 
-    ended = None
+    ended, output = None, ""
     end = time.monotonic() + exercise.seconds
     with guard() as caught:
         for index in range(exercise.cases):
@@ -144,7 +144,7 @@ def _observe_apart(exercise: Exercise, answer: Any, seed: int, see: See) -> Obse
                 elif isinstance(message, Ended):
                     ended = message
                 elif isinstance(message, Guarded):
-                    caught.output += message.output
+                    output += message.output
                     for remark in message.remarks:
                         caught.remark(remark)
             if seen.death and ended is None:
@@ -154,7 +154,7 @@ def _observe_apart(exercise: Exercise, answer: Any, seed: int, see: See) -> Obse
                 ended = Ended("crashed", "ProcessEnded", seen.death, line, index)
             if ended is not None:
                 break
-    return Observation(tuple(see.facts), ended, tuple(caught.remarks), caught.output)
+    return Observation(tuple(see.facts), ended, tuple(caught.remarks), output)
 
 
 class TimeIsUp(BaseException):
