@@ -396,7 +396,7 @@ predict(
 )
 predict(
     "same_processes",
-    "And with `persistent_workers=True`: do the same processes work in the next epoch?",
+    "With `persistent_workers=True`: do the same processes work in the next epoch?",
     [True, False],
 )
 
@@ -943,10 +943,15 @@ predict(
 )
 predict(
     "private_numpy",
-    "The same with a generator that the data set made in `__init__`. How many different numbers?",
+    "Eight items, two workers, each item a number from a generator that the data set made in `__init__`. "
+    "How many different numbers in an epoch?",
     [4, 8],
 )
-predict("private_epochs", "And in the next epoch: new numbers from that generator?", [True, False])
+predict(
+    "private_epochs",
+    "A generator of the data set's own: does it give new numbers in the next epoch?",
+    [True, False],
+)
 
 # %%
 lesson_noise = fresh_import("lesson_noise")
@@ -1066,7 +1071,7 @@ predict(
 )
 predict(
     "sampler_replay",
-    "With that one generator: can epoch 2 be repeated without going through epochs 0 and 1?",
+    "One generator for all epochs: can epoch 2 be repeated without going through epochs 0 and 1?",
     [True, False],
 )
 
@@ -1340,7 +1345,7 @@ predict(
 )
 predict(
     "flip_memmap_v2",
-    "The same with `v2.RandomHorizontalFlip(p=1)`?",
+    "`v2.RandomHorizontalFlip(p=1)` on an image of the memmap. What happens?",
     ["it is flipped", "an error", "nothing: it comes back unflipped"],
 )
 
@@ -1773,11 +1778,16 @@ reveal("distorted_epochs", len(from_file))
 times = ["about the same", "about twice", "about five times", "more than eight times"]
 predict(
     "without_pil",
-    "Image by image as before, but with tensors from a memory map instead of PIL images: how many "
-    "times the images per second?",
+    "Image by image, but with tensors from a memory map instead of PIL images: how many times the "
+    "images per second of the usual way?",
     times,
 )
-predict("batch_at_once", "And a whole batch of 128 in one call?", times)
+predict(
+    "batch_at_once",
+    "A batch of 128 images cropped, flipped and normalised in one call each: how many times the images "
+    "per second of the usual way?",
+    times,
+)
 
 # %%
 rates = compare_ways(rounds=4)

@@ -5,6 +5,7 @@ The figures come from :mod:`course_utils.process_memory`. Where a front end is t
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from course_utils.widgets import can_interact
 __all__ = ["Curve", "alt_text", "draw", "memory_curves", "worker_panels"]
 
 MIB = 1 << 20
+REFRESH = 1.0  # seconds
 STYLES = (("o", "-"), ("s", "--"), ("^", "-."), ("x", ":"), ("D", "-"), ("v", "--"))
 COLOURS = ("#08519c", "#d94801", "#238b45", "#54278f", "#1a1a1a", "#a50f15")
 
@@ -115,10 +117,11 @@ class _Live:
     """A picture that is replaced by the next one where a person looks on."""
 
     def __init__(self, caption: str) -> None:
-        self._caption, self._handle = caption, None
+        self._caption, self._handle, self._next = caption, None, 0.0
 
-    def show(self, curves: Mapping[str, Curve]) -> None:
-        if not can_interact():
+    def show(self, curves: Mapping[str, Curve], last: bool = False) -> None:
+        """Draw, unless the picture is younger than a second: drawing takes longer than reading does."""
+        if not can_interact() or (time.monotonic() < self._next and not last):
             return
         from IPython.display import Markdown, display
 
@@ -127,6 +130,7 @@ class _Live:
             self._handle = display(text, display_id=True)
         else:
             self._handle.update(text)
+        self._next = time.monotonic() + REFRESH
 
 
 def memory_curves(
@@ -155,7 +159,9 @@ def memory_curves(
             live.show({**curves, name: curve})
 
         curves[name] = _measure(loader, epochs, points, look_on)
-    if not can_interact():
+    if can_interact():
+        live.show(curves, last=True)
+    else:
         plots.show(draw(curves), caption, alt_text(curves))
     return curves
 

@@ -158,3 +158,24 @@ def test_more_workers_than_cores_do_not_warn(shown, monkeypatch):
     )
     prefetch.run_loader(2, 1)
     assert len(shown) == 1
+
+
+def test_where_a_person_looks_on_one_picture_is_replaced_and_the_last_one_is_complete(monkeypatch):
+    import IPython.display
+
+    pictures = []
+
+    class Handle:
+        def update(self, text):
+            pictures.append(("again", text.data))
+
+    def display(text, display_id):
+        pictures.append(("new", text.data))
+        return Handle()
+
+    monkeypatch.setattr(IPython.display, "display", display)
+    monkeypatch.setattr(memory_widget, "can_interact", lambda: True)
+    loaders = {name: DataLoader(torch.arange(20), num_workers=0) for name in ("one", "two")}
+    memory_widget.memory_curves(loaders, "Numbers.", epochs=1, points=2)
+    assert [how for how, _ in pictures] == ["new"] + ["again"] * (len(pictures) - 1) and len(pictures) >= 2
+    assert "one grows by" in pictures[-1][1] and "two grows by" in pictures[-1][1]
