@@ -1533,7 +1533,7 @@ def pad_collate(samples):
 # %% [markdown]
 # ### Post-mortem: the loader ends early
 #
-# A colleague's data set says `len` 11, and has ten images. He swears that the loader "silently stops early".
+# A data set says `len` 11, and has ten images. "The loader silently stops early", says the report.
 
 # %%
 class OneTooMany(Dataset):
@@ -1976,7 +1976,7 @@ def loader_settings(goal, cores, gpu):
 # | :-- | :-- | :-- | :-- |
 # | "DataLoader worker (pid ...) is killed by signal: Killed" | memory full | USS of the workers over time; `dmesg` | packed arrays instead of lists; fewer batches ahead |
 # | "DataLoader worker (pid ...) exited unexpectedly" | the worker crashed below Python, or could not start | `num_workers=0` shows the true error | mend that; see the next row |
-# | "Can't get attribute ... on <module '__main__'>" | class or function from a cell or without import, with spawn or forkserver | `type(dataset).__module__` | put it into a file and import it |
+# | `Can't get attribute ... on <module '__main__'>` | class or function from a cell or without import, with spawn or forkserver | `type(dataset).__module__` | put it into a file and import it |
 # | "An attempt has been made to start a new process before ..." | a script without a main guard, with spawn | is there an `if __name__ == "__main__":`? | add it |
 # | memory grows during the epochs, then levels off | reading counts references, pages are copied | USS (not RSS) per worker; `counted_bytes(dataset)` | `np.array(texts)`, bytes and offsets, memmap |
 # | "Too many open files" | kept batches, each an open file | `len(os.listdir("/proc/self/fd"))` | keep clones or numbers; `ulimit -n`; `file_system` |
@@ -1985,7 +1985,7 @@ def loader_settings(goal, cores, gpu):
 # | `set_epoch` or a new transform has no effect | persistent workers have copies | let items say what they see | shared tensor, sampler, or new workers |
 # | "... is out of bounds" near the end of an epoch | `__len__` too large | `dataset[len(dataset) - 1]` | take the length from the data |
 # | fewer images than expected, no error | a plain loop over the data set ended at a hole | compare the count with `len` | loop over `range(len(dataset))` |
-# | "img should be PIL Image. Got <class 'numpy.memmap'>", now and then | a flip before `ToTensor`, coin p=0.5 | set p=1 | `ToImage` first |
+# | `img should be PIL Image. Got <class 'numpy.memmap'>`, now and then | a flip before `ToTensor`, coin p=0.5 | set p=1 | `ToImage` first |
 # | augmentation seems to do nothing | `v2` passes unknown types through | p=1, compare in and out | `ToImage` first |
 # | colours odd after a flip | flipped as (H, W, 3) | shape before the flip | axes first |
 # | picture black and glaring | it is normalised | `x.min(), x.max()` | denormalise, clip, then draw |
