@@ -30,7 +30,6 @@ from course_utils.observe.processes import can_fork, descriptors, settled_childr
 from course_utils.process_memory import counted_bytes, worker_memory
 
 SECTION = "dataloader_memory"
-SECONDS = 40  # a check; on a quiet machine the slowest takes two
 MIB = 1 << 20
 
 
@@ -87,7 +86,6 @@ def _image_file(folder: str, images: np.ndarray) -> Path:
     points=5,
     minutes=30,
     difficulty=3,
-    seconds=SECONDS,
     apart=True,
     hints=(
         "__init__ needs to remember four things and to open none of them. What does the first __getitem__ do?",
@@ -364,7 +362,6 @@ def _plain(result: Any) -> Any:
     points=4,
     minutes=20,
     difficulty=2,
-    seconds=SECONDS,
     apart=True,
     hints=(
         "Which steps need an image, which a tensor, which floating-point numbers? That gives most of the order.",
@@ -576,7 +573,6 @@ def _epoch_in_workers(dataset: Dataset, init: Callable[[int], None], seed: int) 
     points=3,
     minutes=12,
     difficulty=2,
-    seconds=SECONDS,
     apart=True,
     hints=(
         "torch seeds the three global generators of a worker. Who seeds those that a data set keeps for itself?",
@@ -620,7 +616,6 @@ def worker_init(answer, case, see):
     points=3,
     minutes=20,
     difficulty=3,
-    seconds=SECONDS,
     apart=True,
     hints=(
         "Numbers that come one after the other from a generator depend on who drew before. What must the noise of "
@@ -722,7 +717,6 @@ def _texts(first: int, count: int) -> list[str]:
     points=4,
     minutes=25,
     difficulty=3,
-    seconds=SECONDS,
     apart=True,
     hints=(
         "Reading a text from a list counts a reference: a write. What holds texts without an object for each?",
@@ -813,7 +807,6 @@ class _Numbers(Dataset):
     points=2,
     minutes=8,
     difficulty=1,
-    seconds=SECONDS,
     apart=True,
     hints=(
         "A loader gives each worker some batches in advance. How many, and to how many workers?",
@@ -945,7 +938,7 @@ def loader_settings(answer, case, see):
                 fix="One worker, or none.",
             )
             see(
-                "low memory: at most one batch in advance",
+                "low memory: batches in advance",
                 yes(workers * factor <= 1, f"{workers * factor} batches"),
                 share=0.25,
                 why="num_workers * prefetch_factor batches wait in memory.",
@@ -980,7 +973,7 @@ def loader_settings(answer, case, see):
                 fix="prefetch_factor of 2, the default, or more.",
             )
             see(
-                "throughput: pinned with a GPU, and only then",
+                "throughput: pinned only with a GPU",
                 yes(bool(loader.pin_memory) == gpu, f"pin_memory={loader.pin_memory} and gpu={gpu}"),
                 share=0.25,
                 why="Pinned memory speeds up copies to a GPU; without one it is a cost.",
@@ -1004,7 +997,6 @@ class _Halt(Exception):
     points=4,
     minutes=25,
     difficulty=3,
-    seconds=SECONDS,
     apart=True,
     hints=(
         "Workers end when the last reference to their iterator goes. Who may still hold one after the with block?",
@@ -1054,7 +1046,7 @@ def closing_loader(answer, case, see):
     with answer(data, **workers) as loader:
         kept = iter(loader)
         number = int(next(kept)[0, 0])
-    left("while the caller holds the iterator")
+    left("with an iterator kept")
     del kept
     see("the first item", number, why="Another item came first.", fix="Do not read ahead.")
 
@@ -1079,7 +1071,7 @@ def closing_loader(answer, case, see):
         alive = len(settled_children(0)) - running
     see(
         "persistent workers serve two epochs",
-        [len(pids[0]), pids[0] == pids[1], alive],
+        {"workers": len(pids[0]), "the same in both epochs": pids[0] == pids[1], "alive after them": alive},
         why="persistent_workers was not passed on, or the workers were ended too soon.",
         fix="Close at the end of the with block, not at the end of an epoch.",
     )
@@ -1123,7 +1115,6 @@ def _python_steps(function: Callable[..., Any], *args: Any) -> int:
     points=4,
     minutes=25,
     difficulty=3,
-    seconds=SECONDS,
     apart=True,
     hints=(
         "images[indices] takes all images of the batch in one step. Which rows and columns of each are wanted?",
@@ -1194,7 +1185,6 @@ def fetch_batch(answer, case, see):
     minutes=15,
     difficulty=2,
     cases=3,
-    seconds=SECONDS,
     apart=True,
     hints=(
         "torch.stack wants equal shapes. What is the largest number of boxes in this batch? Not always the first's.",
@@ -1284,7 +1274,6 @@ class _Archive(Dataset):
     minutes=12,
     difficulty=2,
     cases=4,
-    seconds=SECONDS,
     apart=True,
     hints=(
         "A loop over the data set ends at the first IndexError without a word. Ask for each index yourself.",

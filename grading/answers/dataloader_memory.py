@@ -1009,7 +1009,7 @@ def one_worker_is_debuggable(goal, cores, gpu):
     return _settings(goal, cores, gpu, debugging={"num_workers": 1})
 
 
-@wrong("loader_settings", fails="low memory: at most one batch in advance", says="prefetch_factor=1", kind=Kind.PARTLY)
+@wrong("loader_settings", fails="low memory: batches in advance", says="prefetch_factor=1", kind=Kind.PARTLY)
 def one_worker_default_prefetch(goal, cores, gpu):
     """Fewer workers, and their default of two batches each."""
     return {"num_workers": 1} if goal == "low memory" else _settings(goal, cores, gpu)
@@ -1021,7 +1021,7 @@ def the_more_the_better(goal, cores, gpu):
     return _settings(goal, cores, gpu, throughput={"num_workers": 16})
 
 
-@wrong("loader_settings", fails="throughput: pinned with a GPU, and only then", says="pin_memory=gpu", kind=Kind.PARTLY)
+@wrong("loader_settings", fails="throughput: pinned only with a GPU", says="pin_memory=gpu", kind=Kind.PARTLY)
 def always_pins(goal, cores, gpu):
     """pin_memory=True as a rule."""
     return _settings(goal, cores, gpu, throughput={"pin_memory": True})
@@ -1080,7 +1080,7 @@ def patches_the_instance(dataset, **settings):
         del loader._get_iterator  # a reference cycle otherwise
 
 
-@wrong("closing_loader", fails="workers left while the caller holds the iterator", says="every iterator")
+@wrong("closing_loader", fails="workers left with an iterator kept", says="every iterator")
 @contextmanager
 def deletes_its_own_name(dataset, **settings):
     """del loader drops one reference of several."""
@@ -1091,7 +1091,7 @@ def deletes_its_own_name(dataset, **settings):
         del loader
 
 
-@wrong("closing_loader", fails="workers left while the caller holds the iterator", says="finally")
+@wrong("closing_loader", fails="workers left with an iterator kept", says="finally")
 @contextmanager
 def shuts_down_the_persistent_one(dataset, **settings):
     """loader._iterator is the persistent iterator alone; others are not found there."""
