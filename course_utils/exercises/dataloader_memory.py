@@ -145,7 +145,7 @@ def CifarMini(answer, case, see):
             again = answer(path, given, shape)
             again[1]
         see(
-            "bytes to open it and read one image",
+            "bytes to open and read one image",
             used.peak,
             at_most=True,
             share=0.3,
@@ -485,14 +485,14 @@ def epoch_sampler(answer, case, see):
     )
     orders = {tuple(int(i) for i in answer(length, e, seed)) for e in range(6)}
     see(
-        "different orders in 6 epochs",
+        "orders in 6 epochs",
         len(orders),
         why="The epoch has to decide about the order, too.",
         fix="Seed the generator with both numbers, seed and epoch.",
     )
     orders = {tuple(int(i) for i in answer(length, epoch, s)) for s in range(6)}
     see(
-        "different orders for 6 seeds",
+        "orders for 6 seeds",
         len(orders),
         why="Two runs with different seeds are to differ.",
         fix="Seed the generator with both numbers, seed and epoch.",
@@ -506,7 +506,7 @@ def epoch_sampler(answer, case, see):
     )
     grid = {tuple(int(i) for i in answer(length, e, s)) for e in range(5) for s in range(seed, seed + 5)}
     see(
-        "different orders in 5 epochs of 5 runs",
+        "orders in 5 epochs of 5 runs",
         len(grid),
         share=0.3,
         why="Epoch 2 of seed 1 is epoch 1 of seed 2: the numbers were just added.",
@@ -589,14 +589,14 @@ def worker_init(answer, case, see):
     for column, name in enumerate(("NumPy", "torch", "Python")):
         share = None if not column else 0.15
         see(
-            f"{name}: different numbers in an epoch",
+            f"{name}: numbers in an epoch",
             len(set(one[:, column].tolist())),
             share=share,
             why="Both workers draw the same numbers: their generators are copies.",
             fix="Seed the generator in the worker's own copy of the data set.",
         )
         see(
-            f"{name}: different numbers in two epochs",
+            f"{name}: numbers in two epochs",
             len(set(one[:, column].tolist() + two[:, column].tolist())),
             share=share,
             why="Every epoch brings the same numbers again.",
@@ -658,7 +658,7 @@ def SeededDataset(answer, case, see):
     second = epoch(dataset, 1)
     noise = torch.cat([first, second]).numpy() - np.concatenate([before, before])
     see(
-        "different noise in two epochs",
+        "noises in two epochs",
         len({row.tobytes() for row in np.round(noise, 4)}),
         why="Items, or epochs, share their noise.",
         fix="Use seed, epoch and index, all three.",
@@ -692,7 +692,7 @@ def SeededDataset(answer, case, see):
         noisy = epoch(answer(values, seed + run, sigma), number)
         rows |= {row.tobytes() for row in np.round(noisy.numpy() - before, 4)}
     see(
-        "different noise in 4 epochs of 4 runs",
+        "noises in 4 epochs of 4 runs",
         len(rows),
         share=0.3,
         why="Different (seed, epoch, index) give the same noise: they were added up.",
@@ -742,14 +742,14 @@ def PackedStrings(answer, case, see):
     see(
         "index -1",
         attempt(lambda: dataset[-1]).value == texts[-1],
-        share=0.15,
+        share=0.1,
         why="A Dataset is indexed as a list is, also from the end.",
         fix="Add len(self) to a negative index.",
     )
     see(
         "an index past either end",
         [attempt(lambda i=i: dataset[i]).error for i in (len(texts), -len(texts) - 1)],
-        share=0.15,
+        share=0.1,
         why="A loop over a Dataset ends where IndexError is raised.",
         fix="Raise IndexError yourself: a slice past the end is just empty.",
     )
@@ -762,6 +762,7 @@ def PackedStrings(answer, case, see):
         "bytes that it holds",
         size if size.raised else size.value,
         at_most=True,
+        share=0.2,
         slack=0.4,
         why="More is held than the texts' bytes and a number for each.",
         fix="Keep no list beside the arrays, and no fixed width for all texts.",
@@ -774,9 +775,9 @@ def PackedStrings(answer, case, see):
         growth = max(worker_memory(loader, epochs=1, points=2).growth().values())
     else:
         growth = counted_bytes(dataset)
-    # The figure has a noise of some MiB, a list of these texts makes 20: steps of 8 are the same in every run.
+    # The figure has a noise of some MiB, a list of these texts makes 20: in steps of 8, and 0 below 8, it is steady.
     see(
-        "MiB that a worker grew (0: below 8)",
+        "MiB that a worker grew by",
         round(growth / MIB / 8) * 8 if growth >= 8 * MIB else 0,
         at_most=True,
         share=0.6,
@@ -924,9 +925,9 @@ def loader_settings(answer, case, see):
                 fix="num_workers=0 reads in the process that asks.",
             )
             see(
-                "debugging: the same order every time",
+                "debugging: one order",
                 yes(not shuffled, "shuffled"),
-                share=0.2,
+                share=0.1,
                 why="With a new order each time the faulty image comes at another moment.",
                 fix="Leave shuffle off.",
             )
@@ -940,14 +941,14 @@ def loader_settings(answer, case, see):
             see(
                 "low memory: batches in advance",
                 yes(workers * factor <= 1, f"{workers * factor} batches"),
-                share=0.25,
+                share=0.15,
                 why="num_workers * prefetch_factor batches wait in memory.",
                 fix="prefetch_factor=1 with one worker; none without workers.",
             )
             see(
                 "low memory: no second copy",
                 yes(not loader.pin_memory, "pinned"),
-                share=0.2,
+                share=0.1,
                 why="pin_memory copies each batch into memory that cannot be paged out.",
                 fix="Leave pin_memory off.",
             )
@@ -961,28 +962,28 @@ def loader_settings(answer, case, see):
             see(
                 "throughput: workers stay",
                 yes(loader.persistent_workers, "a new set every epoch"),
-                share=0.25,
+                share=0.2,
                 why="Without persistent_workers every epoch starts new processes.",
                 fix="persistent_workers=True",
             )
             see(
                 "throughput: batches in advance",
                 yes(factor >= 2, f"{factor} a worker"),
-                share=0.2,
+                share=0.15,
                 why="A worker with one batch to do idles while that one is fetched.",
                 fix="prefetch_factor of 2, the default, or more.",
             )
             see(
                 "throughput: pinned only with a GPU",
                 yes(bool(loader.pin_memory) == gpu, f"pin_memory={loader.pin_memory} and gpu={gpu}"),
-                share=0.25,
+                share=0.2,
                 why="Pinned memory speeds up copies to a GPU; without one it is a cost.",
                 fix="pin_memory=gpu",
             )
             see(
                 "throughput: shuffled",
                 yes(shuffled, "always in the same order"),
-                share=0.2,
+                share=0.1,
                 why="Throughput is for training, and training shuffles.",
                 fix="shuffle=True",
             )
@@ -1163,7 +1164,7 @@ def fetch_batch(answer, case, see):
         answer(mapped, labels, *few)  # the first call may import
         steps = [_python_steps(answer, mapped, labels, *arguments) for arguments in (few, many)]
         see(
-            "Python steps for each further image",
+            "Python steps per further image",
             round((steps[1] - steps[0]) / 80),
             at_most=True,
             share=0.5,

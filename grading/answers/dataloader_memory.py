@@ -259,7 +259,7 @@ class copy_on_write_window(_Base):
         return self.finish(torch.from_numpy(self.open()[index]).permute(2, 0, 1), index)
 
 
-@wrong("CifarMini", fails="bytes to open it and read one image", says="whole file")
+@wrong("CifarMini", fails="bytes to open and read one image", says="whole file")
 class reads_it_all(_Base):
     """Loads the file, since it is only a few megabytes."""
 
@@ -415,7 +415,7 @@ class one_bytes_object(_Packed):
         return self.data[start:end].decode()
 
 
-@wrong("PackedStrings", fails="MiB that a worker grew (0: below 8)", says="counts a reference", kind=Kind.WASTEFUL)
+@wrong("PackedStrings", fails="MiB that a worker grew by", says="counts a reference", kind=Kind.WASTEFUL)
 class keeps_the_list(Dataset):
     """A list that nobody changes is shared: reading it writes, too."""
 
@@ -429,7 +429,7 @@ class keeps_the_list(Dataset):
         return self.texts[index]
 
 
-@wrong("PackedStrings", fails="MiB that a worker grew (0: below 8)", says="object array", kind=Kind.WASTEFUL)
+@wrong("PackedStrings", fails="MiB that a worker grew by", says="object array", kind=Kind.WASTEFUL)
 class array_of_objects(Dataset):
     """np.array(dtype=object) is a list in disguise."""
 
@@ -443,7 +443,7 @@ class array_of_objects(Dataset):
         return self.texts[index]
 
 
-@wrong("PackedStrings", fails="MiB that a worker grew (0: below 8)", says="one array of bytes", kind=Kind.WASTEFUL)
+@wrong("PackedStrings", fails="MiB that a worker grew by", says="one array of bytes", kind=Kind.WASTEFUL)
 class tuple_of_bytes(Dataset):
     """Encoded and immutable, and still an object for each text."""
 
@@ -1226,7 +1226,7 @@ class sampler_class(torch.utils.data.Sampler):
         return iter(np.random.default_rng(self.entropy).permutation(self.length))
 
 
-@wrong("epoch_sampler", fails="different orders in 5 epochs of 5 runs", says="just added", kind=Kind.PARTLY)
+@wrong("epoch_sampler", fails="orders in 5 epochs of 5 runs", says="just added", kind=Kind.PARTLY)
 def seed_plus_epoch(length, epoch, seed):
     """The common recipe: runs with neighbouring seeds share most epochs."""
     return torch.randperm(length, generator=torch.Generator().manual_seed(seed + epoch)).tolist()
@@ -1239,13 +1239,13 @@ def seeds_the_global_generator(length, epoch, seed):
     return torch.randperm(length).tolist()
 
 
-@wrong("epoch_sampler", fails="different orders in 6 epochs", says="epoch has to decide")
+@wrong("epoch_sampler", fails="orders in 6 epochs", says="epoch has to decide")
 def same_order_every_epoch(length, epoch, seed):
     """Seeded with the seed alone, so that it is reproducible."""
     return np.random.default_rng(seed).permutation(length).tolist()
 
 
-@wrong("epoch_sampler", fails="different orders for 6 seeds", says="different seeds")
+@wrong("epoch_sampler", fails="orders for 6 seeds", says="different seeds")
 def epoch_alone(length, epoch, seed):
     """manual_seed(epoch): every run has the same orders."""
     return torch.randperm(length, generator=torch.Generator().manual_seed(epoch)).tolist()
@@ -1317,20 +1317,20 @@ def _seed_all(dataset, seed):
     dataset.python_rng.seed(seed)
 
 
-@wrong("worker_init", fails="NumPy: different numbers in an epoch", says="copies")
+@wrong("worker_init", fails="NumPy: numbers in an epoch", says="copies")
 def seeds_the_globals(worker_id):
     """The recipe for NumPy's global generator, which torch seeds anyway; private ones stay copies."""
     np.random.seed(torch.initial_seed() % 2**32)
     random.seed(torch.initial_seed())
 
 
-@wrong("worker_init", fails="NumPy: different numbers in two epochs", says="draws a new one each epoch")
+@wrong("worker_init", fails="NumPy: numbers in two epochs", says="draws a new one each epoch")
 def by_worker_number(worker_id):
     """Different for each worker, and the same in every epoch."""
     _seed_all(get_worker_info().dataset, worker_id)
 
 
-@wrong("worker_init", fails="NumPy: different numbers in an epoch", says="copies")
+@wrong("worker_init", fails="NumPy: numbers in an epoch", says="copies")
 def constant_seed(worker_id):
     """A fixed seed, for reproducibility: brings back what it was to cure."""
     _seed_all(get_worker_info().dataset, 42)
@@ -1355,7 +1355,7 @@ def seed_too_large_for_numpy(worker_id):
     _seed_all(get_worker_info().dataset, torch.initial_seed())
 
 
-@wrong("worker_init", fails="torch: different numbers in an epoch", says="copies", kind=Kind.PARTLY)
+@wrong("worker_init", fails="torch: numbers in an epoch", says="copies", kind=Kind.PARTLY)
 def numpy_alone(worker_id):
     """One generator of three."""
     info = get_worker_info()
@@ -1434,7 +1434,7 @@ class generator_in_set_epoch(_Noisy):
         return self.rng
 
 
-@wrong("SeededDataset", fails="different noise in two epochs", says="all three")
+@wrong("SeededDataset", fails="noises in two epochs", says="all three")
 class epoch_forgotten(_Noisy):
     """Item and seed decide: the same augmentation in every epoch."""
 
@@ -1442,7 +1442,7 @@ class epoch_forgotten(_Noisy):
         return np.random.default_rng([self.seed, index])
 
 
-@wrong("SeededDataset", fails="different noise in two epochs", says="share their noise")
+@wrong("SeededDataset", fails="noises in two epochs", says="share their noise")
 class index_forgotten(_Noisy):
     """The same noise for every item of an epoch."""
 
@@ -1450,7 +1450,7 @@ class index_forgotten(_Noisy):
         return np.random.default_rng([self.seed, self.epoch])
 
 
-@wrong("SeededDataset", fails="different noise in two epochs", says="share their noise")
+@wrong("SeededDataset", fails="noises in two epochs", says="share their noise")
 class sum_of_all_three(_Noisy):
     """seed + epoch + index: item 5 of epoch 0 is item 4 of epoch 1."""
 
@@ -1458,7 +1458,7 @@ class sum_of_all_three(_Noisy):
         return np.random.default_rng(self.seed + self.epoch + index)
 
 
-@wrong("SeededDataset", fails="different noise in 4 epochs of 4 runs", says="added up", kind=Kind.PARTLY)
+@wrong("SeededDataset", fails="noises in 4 epochs of 4 runs", says="added up", kind=Kind.PARTLY)
 class runs_overlap(_Noisy):
     """Room for the items, none between epochs and seeds."""
 
@@ -1550,14 +1550,14 @@ def _one(image, dy, dx, flip):
     return window[:, ::-1] if flip else window
 
 
-@wrong("fetch_batch", fails="Python steps for each further image", says="once more for every image", kind=Kind.WASTEFUL)
+@wrong("fetch_batch", fails="Python steps per further image", says="once more for every image", kind=Kind.WASTEFUL)
 def a_loop_in_a_comprehension(images, labels, indices, shifts, flips):
     """One expression is not one step."""
     windows = [_one(images[i], dy, dx, f) for i, (dy, dx), f in zip(indices, shifts, flips)]
     return torch.from_numpy(np.stack(windows)).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(labels[indices])
 
 
-@wrong("fetch_batch", fails="Python steps for each further image", says="Index with arrays", kind=Kind.WASTEFUL)
+@wrong("fetch_batch", fails="Python steps per further image", says="Index with arrays", kind=Kind.WASTEFUL)
 def a_loop_inside_map(images, labels, indices, shifts, flips):
     """map calls the function for every image as well."""
     windows = list(map(_one, images[indices], shifts[:, 0], shifts[:, 1], flips))
