@@ -34,6 +34,7 @@ _HOMES = {
     "See": "facts",
     "attempt": "facts",
     "describe": "facts",
+    "thinned": "facts",
 }
 
 __all__ = sorted(_HOMES)

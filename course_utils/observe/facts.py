@@ -20,7 +20,7 @@ import torch
 from course_utils.meter import MemoryMeter, memory
 from course_utils.observe.plain import COST_SHARE, Fact, Spec
 
-__all__ = ["Outcome", "See", "attempt", "class_name", "describe", "encode", "error_text"]
+__all__ = ["Outcome", "See", "attempt", "class_name", "describe", "encode", "error_text", "thinned"]
 
 MAX_ELEMENTS = 50_000  # of one array; a larger one is written down by shape and dtype alone
 MAX_ITEMS = 2_000  # of one list or dictionary
@@ -208,6 +208,17 @@ def _cut(text: str) -> str:
         return text
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
     return f"{text[:MAX_TEXT]} ... ({len(text)} characters, {digest})"
+
+
+def thinned(value: Any, most: int = 200) -> Any:
+    """At most about ``most`` evenly spread elements of a large tensor, 1-D; anything else is described in words.
+
+    For the result of the call whose bytes were measured: it must be a real answer, too.
+    """
+    if not isinstance(value, torch.Tensor):
+        return describe(value)
+    flat = value.detach().reshape(-1)
+    return flat[:: max(1, flat.numel() // most)]
 
 
 class See:

@@ -65,12 +65,11 @@ def lines(verdict: Verdict, hidden: bool = False) -> list[str]:
         ]
     if verdict.kind is Kind.CRASHED and verdict.ended is not None:
         ended = verdict.ended
-        place = (
-            f"raised at line {ended.line}"
-            if ended.line
-            else "in no line of yours: in the call itself, or while the result was used"
+        nowhere = "in no line of yours: in the call itself, or while the result was used"
+        place = f"raised at line {ended.line}" if ended.line else nowhere
+        fix = (
+            advice(ended.error, ended.message, verdict.exercise) or f'call it by hand; hint("{verdict.exercise}") helps'
         )
-        fix = advice(ended.error, ended.message) or f'call it by hand; hint("{verdict.exercise}") helps'
         return [
             head,
             _cut("expected:", "a result"),
