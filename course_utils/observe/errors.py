@@ -9,6 +9,18 @@ __all__ = ["advice"]
 # (pattern in "Class: message", one line of advice)
 _ADVICE = [
     (r"^TimeIsUp", "look for a loop whose condition never becomes false: print it each round"),
+    (r"SIGSEGV", "memory that may only be read was written: copy what a memmap gives you"),
+    (r"SIGKILL|exited unexpectedly|killed by signal", "a process was killed, or ran out of memory: try smaller pieces"),
+    (r"still not done", "something waits for ever: a lock, a queue, a worker that is gone"),
+    (r"left with exit code", "the process ended itself: no exit() or os._exit() in an answer"),
+    (r"Seed must be between", "a seed for np.random.seed has 32 bits: take it modulo 2**32"),
+    (r"PIL Image|pic should be", "make an image or a tensor of the array first, then transform it"),
+    (r"no attribute '_shutdown_workers'", "without workers, or without persistent ones, there is none to shut down"),
+    (r"[Tt]oo many open files", "batches and iterators of workers hold file descriptors: let them go"),
+    (r"No space left on device|shared memory", "shared memory is full: smaller batches, or fewer in advance"),
+    (r"batch must contain|expects each tensor to be equal size", "items differ in shape or type: pad or convert them"),
+    (r"[Cc]an(no|')t pickle", "leave out of the pickle what cannot travel: see __getstate__"),
+    (r"^FileNotFoundError", "a file is not there: say what is to happen then, or correct its name"),
     (r"strides? .*negative|negative stride", "copy the array first: array[..., ::-1].copy() has positive strides"),
     (r"view size is not compatible", "view never copies; ask whether a copy is allowed, then use reshape"),
     (r"not writable|read-only", "copy the array before you write into it"),
