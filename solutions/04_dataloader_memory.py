@@ -1351,18 +1351,20 @@ predict(
 
 # %%
 mapped = train.images[0]
-for name, flip in {
-    "flip_memmap_v1": transforms.RandomHorizontalFlip(p=1),
-    "flip_memmap_v2": v2.RandomHorizontalFlip(p=1),
-}.items():
+
+
+def flip_outcome(flip):
+    """What a flip makes of an image of the memmap, in the words of the prediction."""
     try:
         same = np.array_equal(flip(mapped), mapped)
-        outcome = "nothing: it comes back unflipped" if same else "it is flipped"
     except TypeError as error:
         print(f"{type(error).__name__}: {error}")
-        outcome = "an error"
-    print(name.removeprefix("flip_memmap_"), "->", outcome)
-    reveal(name, outcome)
+        return "an error"
+    return "nothing: it comes back unflipped" if same else "it is flipped"
+
+
+reveal("flip_memmap_v1", flip_outcome(transforms.RandomHorizontalFlip(p=1)))
+reveal("flip_memmap_v2", flip_outcome(v2.RandomHorizontalFlip(p=1)))
 
 # %% [markdown]
 # The old one raises, and with its usual p=0.5 only when the coin says so: a run dies after some images. The new one
