@@ -623,13 +623,13 @@ def looks_in_a_list(loss, model):
     return {n for n, p in model.named_parameters() if p in leaves}
 
 
-@wrong("reached_parameters", fails="an unused layer with an old .grad", says="may be old")
+@wrong("reached_parameters", fails="an unused layer with a .grad", says="may be old")
 def only_reads_grad(loss, model):
     """Asks .grad, and no backward has run."""
     return {n for n, p in model.named_parameters() if p.grad is not None}
 
 
-@wrong("reached_parameters", fails="an unused layer with a bias of zeros", says="`is`")
+@wrong("reached_parameters", fails="equal numbers elsewhere", says="`is`")
 def compares_the_numbers(loss, model):
     """Compares values: a bias of zeros is taken for another one."""
     leaves = _leaves(loss)
@@ -648,7 +648,7 @@ def zero_is_not_reached(loss, model):
     return {n for (n, _), g in zip(named, gradients, strict=True) if g is not None and g.any()}
 
 
-@wrong("reached_parameters", fails="an unused layer with an old .grad", says="may be old")
+@wrong("reached_parameters", fails="an unused layer with a .grad", says="may be old")
 def reads_what_lies_in_grad(loss, model):
     """Trusts gradients that were there before."""
     if loss.requires_grad:
@@ -1878,7 +1878,7 @@ def keeps_the_old_gradients(model, batches, loss_function):
     return average
 
 
-@wrong("accumulate", fails="micro-batches that the gradients depend on", says="once, before the loop")
+@wrong("accumulate", fails="micro-batches that count", says="once, before the loop")
 def clears_in_the_loop(model, batches, loss_function):
     """zero_grad in the loop: only the last micro-batch is left."""
     n, average = sum(len(x) for x, _ in batches), 0.0
