@@ -69,7 +69,7 @@ _ADVICE = [
         "compare the call with the parameters; some want their name, as dim=1",
     ),
     (r"NameError: name '(\w+)'", "a typo in the name? If not, run the cell that defines it first"),
-    (r"'NoneType' object", "something returned None: does every path of your function return?"),
+    (r"'NoneType' object", "something is None here: print it; a function without return gives None"),
 ]
 
 
