@@ -15,7 +15,6 @@ typed = $(if $(filter command,$(origin $(1))),$($(1)))
 option = $(if $(call typed,$(1)),--$(2) "$(call typed,$(1))")
 DATA_OPTIONS = $(call option,SOURCE,source) $(call option,TRAIN,train) $(call option,TEST,test) \
 	$(call option,SEED,seed) $(call option,NOISE,noise) $(call option,CROP,crop) $(call option,JITTER,jitter)
-SECTIONS = $(or $(call typed,SECTION),$(sort $(notdir $(basename $(wildcard solutions/[0-9]*.py)))))
 
 # Any Python from 3.8 on can run the set-up, which then looks for one that fits the course.
 SET_UP = set_up() { for python in "$$PYTHON" .venv/bin/python python3.13 python3.12 python3.11 python3 python; do \
@@ -23,8 +22,6 @@ SET_UP = set_up() { for python in "$$PYTHON" .venv/bin/python python3.13 python3
 	exec "$$python" -I course_utils/bootstrap.py "$$1"; fi; done; \
 	echo "The course needs Python 3.11 to 3.13, and none was found. Install one (python.org, your system's packages)" \
 	"or name it: make lab PYTHON=/path/to/python3.12" >&2; exit 1; }; set_up
-# nbgrader, section by section, for a command that takes one assignment at a time.
-each_section = for section in $(SECTIONS); do $(RUN) -m nbgrader $(1) "$$section" || exit 1; done
 
 .PHONY: help ready data lab build-data show-data release autograde feedback grades build check-build test test-quick \
 	lint format lock bench clean
@@ -50,7 +47,7 @@ data: ready
 ##@ Student
 lab: data ## Set up what is missing and open JupyterLab on notebooks/ (ARGS="--no-browser --port 8899")
 	@$(SET_UP) notebooks
-	$(RUN) -m jupyterlab notebooks $(call typed,ARGS)
+	$(RUN) -m jupyterlab notebooks --LabApp.news_url=None $(call typed,ARGS)
 
 build-data: ready ## Make the images anew (SOURCE=drawn|cifar10|PATH TRAIN= TEST= SEED= NOISE= CROP= JITTER=)
 	$(RUN) -m course_utils build-data $(DATA_OPTIONS)
@@ -60,9 +57,10 @@ show-data: data ## Look at the images: a contact sheet
 
 ##@ Instructor (every section, or SECTION=01_tensor_costs)
 release: ready ## Make the students' notebooks through nbgrader (replaces those in notebooks/)
-	$(call each_section,generate_assignment --force)
+	$(RUN) -m grading.release $(call typed,SECTION)
 
 autograde: data ## Grade what lies in grading/submitted/STUDENT/SECTION/
+	$(RUN) -m grading.release --gradebook-only $(call typed,SECTION)
 	$(RUN) -m nbgrader autograde "$(or $(call typed,SECTION),*)" $(call typed,ARGS)
 
 feedback: ready ## Write the feedback pages into grading/feedback/

@@ -50,8 +50,9 @@ def shows_warning() -> Iterator[None]:
             yield
     finally:
         torch.set_warn_always(always)
-    for warning in caught:
-        print(f"{warning.category.__name__}: {_first_line(warning.message)}")
+    # Several places of one call may give the same warning; the place in PyTorch's source tells a reader nothing.
+    said = [f"{w.category.__name__}: {_first_line(w.message).split(' (Triggered internally')[0]}" for w in caught]
+    print(*dict.fromkeys(said), sep="\n", end="\n" if said else "")
     if not caught:
         print("no warning")
 

@@ -15,6 +15,7 @@ moments that differ from run to run.
 from __future__ import annotations
 
 import gc
+import itertools
 import tracemalloc
 import weakref
 from collections.abc import Callable, Iterator
@@ -26,6 +27,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = ["MemoryMeter", "bytes_saved_for_backward", "memory", "storage_bytes"]
+
+_METERS = itertools.count()
+_SEE_NUMPY: list[MemoryMeter] = []  # the open blocks that count NumPy's arrays, too
 
 
 def storage_bytes(*tensors: torch.Tensor) -> int:
@@ -45,19 +49,22 @@ class MemoryMeter(TorchDispatchMode):
         Bytes born inside the block that are still alive.
     allocated : int
         All bytes ever born inside the block.
+    storages : int
+        How many storages were born inside the block, those on the meta device too.
     peak_operator : str
         The operator that reached the peak, such as ``aten.add.Tensor``.
     """
 
     def __init__(self, numpy: bool = False) -> None:
         super().__init__()
-        self.peak = self.current = self.allocated = 0
+        self.peak = self.current = self.allocated = self.storages = 0
         self.peak_operator = ""
         self._numpy = numpy
         self._numpy_base = 0
         self._live: dict[int, tuple[weakref.finalize, int, int]] = {}  # finalizer, size, bytes counted
         self._births = 0
-        self._collector_was_on = False
+        self._tag = f"_meter{next(_METERS)}"  # one of its own: nested meters count the same storages
+        self._collector_was_on = self._started_tracing = False
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -67,33 +74,46 @@ class MemoryMeter(TorchDispatchMode):
         self._collector_was_on = gc.isenabled()
         gc.disable()
         if self._numpy:
-            tracemalloc.start()
+            self._started_tracing = not tracemalloc.is_tracing()
+            if self._started_tracing:
+                tracemalloc.start()
+            self._see_numpy()
             self._numpy_base = tracemalloc.get_traced_memory()[0]
+            _SEE_NUMPY.append(self)
         return super().__enter__()
 
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)
-        if self._numpy:
-            self._see_numpy("numpy")
-            tracemalloc.stop()
         if self._collector_was_on:
             gc.enable()
         for finalizer, *_ in self._live.values():
             alive = finalizer.peek()
-            if alive is not None and hasattr(alive[0], "_meter"):
-                del alive[0]._meter
+            if alive is not None and hasattr(alive[0], self._tag):
+                delattr(alive[0], self._tag)
             finalizer.detach()
         self._live.clear()
+        if self._numpy:
+            self._see_numpy()
+            _SEE_NUMPY.remove(self)
+            stopped = not tracemalloc.is_tracing()
+            if self._started_tracing:
+                tracemalloc.stop()
+            if stopped and error[0] is None:
+                raise RuntimeError("tracemalloc was stopped inside the measured block: leave it on there")
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
         if torch.is_inference_mode_enabled() and func._can_decompose():
             # Under inference mode composite operators arrive whole; take them apart to see what they allocate.
-            with self:
+            TorchDispatchMode.__enter__(self)  # and not our own: that begins a new block
+            try:
                 result = func.decompose(*args, **kwargs)
+            finally:
+                TorchDispatchMode.__exit__(self, None, None, None)
             if result is not NotImplemented:
                 return result
-        self._see_numpy("numpy")
+        if self._numpy:
+            self._see_numpy()
         for tensor in _tensors((args, kwargs)):
             self._meet(tensor, func, born=False)
         result = func(*args, **kwargs)
@@ -109,16 +129,16 @@ class MemoryMeter(TorchDispatchMode):
         size = storage.nbytes()
         # The tag sits on the storage's Python object, which lives as long as the memory does. Addresses
         # would not do: the allocator hands them out again.
-        tag = getattr(storage, "_meter", None)
-        if tag is None or tag[0] is not self:
+        key = getattr(storage, self._tag, None)
+        if key is None:
             self._births += 1
             key = self._births
-            storage._meter = (self, key)
+            setattr(storage, self._tag, key)
             # A storage that is first met as an argument is older than the block, or NumPy's: it counts for nothing.
             self._live[key] = (weakref.finalize(storage, self._freed, key), size, size if born else 0)
             grown = size if born else 0
+            self.storages += born
         else:
-            key = tag[1]
             finalizer, before, counted = self._live[key]
             grown = size - before  # resize_ of a storage that is known already
             self._live[key] = (finalizer, size, counted + grown)
@@ -128,14 +148,15 @@ class MemoryMeter(TorchDispatchMode):
         if self.current + arrays > self.peak:
             self.peak, self.peak_operator = self.current + arrays, str(func)
 
-    def _see_numpy(self, where: str) -> None:
+    @staticmethod
+    def _see_numpy() -> None:
         """Take in the most that NumPy held since the last operator, while the tensors stayed as they were."""
-        if not self._numpy:
-            return
-        most = tracemalloc.get_traced_memory()[1] - self._numpy_base
+        most = tracemalloc.get_traced_memory()[1]
         tracemalloc.reset_peak()
-        if self.current + most > self.peak:
-            self.peak, self.peak_operator = self.current + most, where
+        for meter in _SEE_NUMPY:
+            held = meter.current + most - meter._numpy_base
+            if held > meter.peak:
+                meter.peak, meter.peak_operator = held, "numpy"
 
     def _freed(self, key: int) -> None:
         self.current -= self._live.pop(key)[2]
@@ -159,9 +180,13 @@ def memory(numpy: bool = False) -> Iterator[MemoryMeter]:
     Parameters
     ----------
     numpy : bool
-        Also count what NumPy allocates at the peak. Blocks of this kind cannot be nested.
+        Also count what NumPy allocates at the peak.
+
+    Raises
+    ------
+    RuntimeError
+        With ``numpy``, at the end of a block that has stopped ``tracemalloc``.
     """
-    gc.collect()
     with MemoryMeter(numpy) as meter:
         yield meter
 

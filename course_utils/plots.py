@@ -28,10 +28,10 @@ def figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), dpi=DPI, facecolor="white", layout="constrained")
 
 
-def png(fig: Figure) -> bytes:
-    """The figure as a PNG file."""
+def png(fig: Figure, trim: bool = True) -> bytes:
+    """The figure as a PNG file; ``trim`` cuts to what is drawn, otherwise the size stays as it was asked for."""
     buffer = io.BytesIO()
-    fig.savefig(buffer, format="png", facecolor="white")
+    fig.savefig(buffer, format="png", facecolor="white", bbox_inches="tight" if trim else None, pad_inches=0.1)
     return buffer.getvalue()
 
 
@@ -80,7 +80,7 @@ def image_row(images: Sequence[Any], titles: Sequence[str], caption: str, alt: s
         raise ValueError(f"{len(images)} images need as many titles, not {len(titles)}")
     columns = min(columns, len(images))
     rows = -(-len(images) // columns)
-    fig = figure(1.9 * columns, 2.15 * rows)
+    fig = figure(1.7 * columns, 1.95 * rows)
     for i, axes in enumerate(fig.subplots(rows, columns, squeeze=False).flat):
         axes.set_axis_off()
         if i < len(images):

@@ -106,12 +106,12 @@ def reveal(name: str, measured: Any) -> None:
     made = _predictions[name]
     made.measured = _text(measured)
     if made.guess is None:
-        verdict = "You made no guess: choose an answer above and run this cell again."
+        verdict = ""  # my_predictions counts the questions without a guess
     elif made.guess == made.measured:
         verdict = "✓ As you predicted."
     else:
         verdict = f"✗ You predicted: {made.guess}. Find out why before you read on."
-    show_markdown(f"**Measured: {made.measured}.** {verdict}", f"Measured: {made.measured}. {verdict}")
+    show_markdown(f"**Measured: {made.measured}.** {verdict}".strip(), f"Measured: {made.measured}. {verdict}".strip())
 
 
 def my_predictions() -> None:

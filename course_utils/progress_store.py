@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from course_utils.files import atomic_write_text
 
@@ -55,29 +57,38 @@ def progress_folder() -> Path:
 
 def load(section: str) -> dict[str, Record]:
     """The records of a section by exercise. An unreadable file is set aside, not lost, and counts as empty."""
-    path = progress_folder() / f"{section}.json"
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        return {str(k): Record(**v) for k, v in data.items()}
-    except FileNotFoundError:
+        path = progress_folder() / f"{section}.json"
+        text = path.read_bytes()
+    except (OSError, RuntimeError):
         return {}
-    except OSError:
+    try:
+        return {k: _record(v) for k, v in json.loads(text).items()}
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        with suppress(OSError):
+            path.replace(path.with_suffix(".unreadable"))
         return {}
-    except (ValueError, TypeError, AttributeError):
-        path.replace(path.with_suffix(".unreadable"))
-        return {}
+
+
+def _record(plain: dict[str, Any]) -> Record:
+    record = Record(**plain)
+    for name, default in asdict(Record()).items():
+        wanted = (int, float) if isinstance(default, float) else type(default)
+        if not isinstance(getattr(record, name), wanted):
+            raise TypeError(f"{name} is no {type(default).__name__}")
+    return record
 
 
 def save(section: str, exercise_id: str, record: Record) -> bool:
     """Store one record. False where the folder cannot be written: progress is a comfort, never a reason to fail."""
-    folder = progress_folder()
     try:
+        folder = progress_folder()
         folder.mkdir(parents=True, exist_ok=True)
         records = load(section)
         record.failed = record.failed[-MAX_FINGERPRINTS:]
         records[exercise_id] = record
         plain = {k: asdict(v) for k, v in records.items()}
         atomic_write_text(folder / f"{section}.json", json.dumps(plain, indent=1))
-    except OSError:
+    except (OSError, RuntimeError):  # RuntimeError: not even a home
         return False
     return True

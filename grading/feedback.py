@@ -15,7 +15,9 @@ __all__ = ["CardStyle"]
 class CardStyle(NbGraderPreprocessor):
     """Add the cards' style sheet to the page."""
 
-    display_data_priority = List(help="Set by the HTML exporter for every preprocessor; not used here.").tag(config=True)
+    display_data_priority = List(help="Set by the HTML exporter for every preprocessor; not used here.").tag(
+        config=True
+    )
 
     def preprocess(self, nb: NotebookNode, resources: ResourcesDict) -> tuple[NotebookNode, ResourcesDict]:
         resources.setdefault("inlining", {}).setdefault("css", []).append(CSS)

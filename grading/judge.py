@@ -13,6 +13,7 @@ import hmac
 import importlib.metadata
 import json
 import os
+import platform
 import secrets
 import shutil
 import zlib
@@ -30,6 +31,7 @@ __all__ = ["Judge", "Report", "fresh_seed", "read_report", "read_salt"]
 SALT = ROOT / "grading" / "secret_salt"
 CACHE = ROOT / "grading" / ".cache"
 MAX_REPORT = 8_000_000  # characters
+MAX_DEPTH = 60  # of lists and dictionaries; the facts of an honest report stay below 30
 
 
 def read_salt(path: Path = SALT) -> bytes:
@@ -37,11 +39,18 @@ def read_salt(path: Path = SALT) -> bytes:
 
     Keep it as long as marks may be re-graded: with another salt the cases are others.
     """
-    with contextlib.suppress(FileExistsError):
+    if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "w") as file:
-            file.write(secrets.token_hex(32) + "\n")
+        # Whole or not at all, and only the first of several graders that start together: a link never replaces a file.
+        draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(handle, "w") as file:
+                file.write(secrets.token_hex(32) + "\n")
+            with contextlib.suppress(FileExistsError):
+                os.link(draft, path)
+        finally:
+            draft.unlink()
     salt = path.read_text().strip()
     if len(salt) < 32:
         raise ValueError(f"{path} is damaged: it should hold a long random text. Delete it, and a new one is made.")
@@ -74,9 +83,9 @@ def read_report(text: Any, nonce: str, exercise_id: str) -> Report | None:
         data = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(data, dict) or data.get("exercise") != exercise_id:
+    if not isinstance(data, dict) or not _shallow(data) or data.get("exercise") != exercise_id:
         return None
-    if not isinstance(data.get("nonce"), str) or not hmac.compare_digest(data["nonce"].encode(), nonce.encode()):
+    if not isinstance(data.get("nonce"), str) or not secrets.compare_digest(ascii(data["nonce"]), ascii(nonce)):
         return None
     facts = data.get("facts")
     if not isinstance(facts, list) or len(facts) > 10_000:
@@ -85,8 +94,19 @@ def read_report(text: Any, nonce: str, exercise_id: str) -> Report | None:
     if len(pairs) != len(facts):
         return None
     remarks = data.get("remarks")
-    lines = tuple(str(r)[:300] for r in remarks[:5]) if isinstance(remarks, list) else ()
+    lines = tuple(r[:300] for r in remarks[:5] if isinstance(r, str)) if isinstance(remarks, list) else ()
     return Report(pairs, Ended.from_plain(data.get("ended")), lines, data.get("missing") is True)
+
+
+def _shallow(data: Any) -> bool:
+    """No deeper than facts can be: whoever writes about the data later need not fear for the stack."""
+    level = [data]
+    for _ in range(MAX_DEPTH):
+        inner = [v for x in level for v in (x.values() if isinstance(x, dict) else x)]
+        level = [v for v in inner if isinstance(v, (dict, list))]
+        if not level:
+            return True
+    return False
 
 
 class Judge:
@@ -138,7 +158,7 @@ class Judge:
             return json.loads(path.read_text(encoding="utf-8"))
         observed = self._observe()
         with contextlib.suppress(OSError):  # a cache that cannot be written costs time, not marks
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # it holds what is expected in the hidden cases
             for old in path.parent.glob(f"{self.section.name}-*.json"):
                 old.unlink(missing_ok=True)
             atomic_write_text(path, json.dumps(observed))
@@ -172,7 +192,7 @@ class Judge:
                 digest.update(f"{name} {importlib.metadata.version(name)}\n".encode())
         meta = ROOT / "data" / "cifar_mini" / "meta.json"
         digest.update(meta.read_bytes() if meta.is_file() else b"no data")
-        digest.update(self._device.encode())
+        digest.update(f"{self._device} {platform.python_version()}".encode())
         return digest.hexdigest()[:20]
 
 

@@ -7,6 +7,7 @@ nobody a mark; on stock nbgrader a single copied cell leaves the whole submissio
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from nbconvert.exporters.exporter import ResourcesDict
@@ -70,7 +71,7 @@ def restore(submitted: list[NotebookNode], released: dict[str, NotebookNode]) ->
     notes: list[str] = []
     out: list[NotebookNode] = []
     seen: set[str] = set()
-    for cell in submitted:
+    for cell in map(_readable, submitted):
         name = _grade_id(cell)
         if name is None or name not in released:
             if "nbgrader" in cell.metadata:
@@ -80,26 +81,58 @@ def restore(submitted: list[NotebookNode], released: dict[str, NotebookNode]) ->
             continue
         model = released[name]
         locked = model.metadata.nbgrader.locked
+        changed = cell.source.strip() != model.source.strip()
         if name in seen:
-            # A copy of an answer still runs, in its place: the student may have gone on in the copy.
-            notes.append(f"{name} is there twice; " + ("the copy is left out" if locked else "the copy runs as well"))
-            if not locked:
+            # A copy still runs, in its place: the student may have gone on in the copy, even in that of a locked cell.
+            used = changed or not locked
+            notes.append(f"{name} is there twice; " + ("the copy runs as well" if used else "the copy is left out"))
+            if used:
                 out.append(_plain(cell))
             continue
         seen.add(name)
         if cell.cell_type != model.cell_type:
             notes.append(f"{name} was turned into a {cell.cell_type} cell; it is {model.cell_type} again")
-        source = cell.source
-        if locked and source != model.source:
-            notes.append(f"{name} is locked and was changed; the released text is used")
-        fresh = (new_code_cell if model.cell_type == "code" else new_markdown_cell)(model.source if locked else source)
-        fresh.metadata = model.metadata
-        if tags := _tags(cell):
+        if locked and changed:
+            notes.append(f"{name} is locked and was changed; the released text runs after the changed one")
+            out.append(_plain(cell))
+        fresh = (new_code_cell if model.cell_type == "code" else new_markdown_cell)(
+            model.source if locked else cell.source
+        )
+        fresh.metadata = NotebookNode(model.metadata)
+        if not locked and (tags := _tags(cell)):
             fresh.metadata["tags"] = tags
         out.append(fresh)
     _add_missing(out, released, seen, notes)
     _move_late(out, released, notes)
+    _tell_apart(out)
     return out, notes
+
+
+def _readable(cell: NotebookNode) -> NotebookNode:
+    """The cell with everything that nbformat asks for, whatever an editor has made of it."""
+    source, metadata = cell.get("source"), cell.get("metadata")
+    cell["source"] = source if isinstance(source, str) else ""
+    cell["metadata"] = metadata if isinstance(metadata, dict) else NotebookNode()
+    if "tags" in cell.metadata:
+        cell.metadata["tags"] = _tags(cell)
+    if cell.get("cell_type") not in ("code", "markdown"):
+        cell["cell_type"] = "raw"
+    if cell.cell_type == "code":
+        cell.setdefault("outputs", [])
+        cell.setdefault("execution_count", None)
+    else:
+        cell.pop("outputs", None)
+        cell.pop("execution_count", None)
+    return cell
+
+
+def _tell_apart(out: list[NotebookNode]) -> None:
+    """A new id for a cell that carries the id of another: nbformat refuses the notebook otherwise."""
+    seen: set[str] = set()
+    for cell in out:
+        if cell.get("id") in seen:
+            cell["id"] = new_code_cell().id
+        seen.add(cell.get("id"))
 
 
 def _grade_id(cell: NotebookNode) -> str | None:
@@ -110,7 +143,7 @@ def _grade_id(cell: NotebookNode) -> str | None:
 
 def _tags(cell: NotebookNode) -> list[str]:
     tags = cell.metadata.get("tags")
-    return [t for t in tags if isinstance(t, str)] if isinstance(tags, list) else []
+    return list(dict.fromkeys(t for t in tags if isinstance(t, str))) if isinstance(tags, list) else []
 
 
 def _plain(cell: NotebookNode) -> NotebookNode:
@@ -119,13 +152,26 @@ def _plain(cell: NotebookNode) -> NotebookNode:
 
 def _add_missing(out: list[NotebookNode], released: dict[str, NotebookNode], seen: set[str], notes: list[str]) -> None:
     """Put a deleted cell back behind the released cell before it."""
+    code = "\n".join(c.source for c in out if c.cell_type == "code")
     previous: str | None = None
     for name, model in released.items():
         if name not in seen:
             notes.append(f"{name} was deleted; the released cell is put back")
+            cell = (new_code_cell if model.cell_type == "code" else new_markdown_cell)(model.source)
+            cell.metadata = NotebookNode(model.metadata)
+            if model.metadata.nbgrader.solution and _defines(code, name.removeprefix("answer-")):
+                # Answered in another cell: the empty answer must not take the place of that one.
+                cell.source = f"# {name} was deleted, and answered in another cell."
             at = next((i + 1 for i, c in enumerate(out) if previous and _grade_id(c) == previous), 0)
-            out.insert(at, model)
+            out.insert(at, cell)
         previous = name
+
+
+def _defines(code: str, name: str) -> bool:
+    name = re.escape(name)
+    return bool(
+        re.search(rf"^((async +)?def|class) +{name}\b|^{name} *(:[^=\n]*)?=(?!=)|^from .*\b{name}\b", code, re.M)
+    )
 
 
 def _move_late(out: list[NotebookNode], released: dict[str, NotebookNode], notes: list[str]) -> None:

@@ -1,8 +1,9 @@
 # %% [markdown]
 # # 1. What does a tensor cost?
 #
-# A camera watches a gate. A program subtracts each frame from the one before and raises an alarm when the difference is
-# large. At dusk it never rings, at dawn it rings all the time. Nobody finds an error in the log, because there is none.
+# A camera watches a gate. A program subtracts each frame from the next and raises an alarm when the difference is
+# large. In the morning all is well. At dusk, when each frame is a little darker than the last, it rings without end.
+# Nobody finds an error in the log, because there is none.
 #
 # The next cell runs three lines of everyday code. Not one of them complains.
 
@@ -15,8 +16,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from course_utils import check, hint, load_cifar_mini, memory, my_predictions, operators, predict, progress, reveal
-from course_utils import shows_error, shows_warning, table
+from course_utils import check, hint, load_cifar_mini, memory, my_predictions, operators
+from course_utils import predict, progress, reveal, shows_error, shows_warning, table
 from course_utils.plots import bars, figure, image_row, show
 from course_utils.widgets.strides import stride_explorer, stride_picture
 
@@ -24,26 +25,27 @@ from course_utils.widgets.strides import stride_explorer, stride_picture
 data = load_cifar_mini("train")
 horse = np.array(data.images[data.labels == data.classes.index("horse")][0])
 
-dusk, dawn = torch.tensor([10, 200], dtype=torch.uint8)
-print("brightness changes by", (dusk - dawn).item())
+earlier, later = torch.tensor([200, 199], dtype=torch.uint8)
+print("brightness changes by ", (later - earlier).item())
 
 channels_first = torch.from_numpy(horse).reshape(3, 32, 32)
-print("a model takes this:  ", tuple(channels_first.shape))
+print("the shape a model takes:", tuple(channels_first.shape))
 
 embeddings, file = torch.zeros(10_000, 100), io.BytesIO()
 torch.save(embeddings[0], file)
-print("one row saved:       ", embeddings[0].nbytes, "bytes of numbers,", file.getbuffer().nbytes, "bytes of file")
+print("one row of", embeddings[0].nbytes, "bytes, saved: ", file.getbuffer().nbytes, "bytes")
 
 # %% [markdown]
 # All three are wrong.
 #
-# * 10 - 200 is not 66. It is what `uint8` makes of -190.
+# * 199 - 200 is not 255. It is what `uint8` makes of -1.
 # * The shape is right and the picture is destroyed. You will see it in part 4.
 # * A row of 400 bytes went to disk with the 4 MB that it was cut from.
 #
-# Such faults have one root: a tensor is two things, a *storage* full of bytes and a *description* of how to read it. Most
-# calls change only the description. Some copy the bytes. A few change the numbers without a word. After this notebook
-# you can say of a line of tensor code **what is new, what is shared, and in which order it lies**, and prove it.
+# Such faults have one root: a tensor is two things, a *storage* full of bytes and a *description* of how to read
+# it. Many calls change only the description. Some copy the bytes. A few change the numbers without a word. After
+# this notebook you can say of a line of tensor code **what is new, what is shared, and in which order it lies**,
+# and prove it.
 #
 # **You need:** Python, NumPy slicing, and to have seen a convolutional network once. No GPU.
 #
@@ -57,23 +59,24 @@ print("one row saved:       ", embeddings[0].nbytes, "bytes of numbers,", file.g
 # | 6 | Contiguity: when to care, when not to | 10 |
 # | 7 | Bytes that stay | 10 |
 #
-# Every exercise says its own minutes. You need not do all of it at once.
+# Every exercise says its own minutes; together they take about three hours. You need not do all of it at once.
 
 # %% [markdown]
 # ### How this notebook works
 #
-# **Predict** cells ask you for a guess. Choose before you run the cell below: a guess that turns out wrong is remembered
-# far better than an explanation that was read. Nobody marks your guesses.
+# **Predict** cells ask you for a guess. Choose before you run the cell below: a guess that turns out wrong is
+# remembered far better than an explanation that was read. Nobody marks your guesses.
 #
-# **Exercises** ask for a function or a table. Under each stands a cell like `check("bgr_to_batch")`. Run it as often as you like.
-# It tries your answer on several inputs and says what was expected, what it got, why, and what to try.
-# The final mark comes from other inputs of the same kind, so an answer that fits only the examples will not do.
+# **Exercises** ask for a function or a table. Under each stands a cell like `check("bgr_to_batch")`. Run it as
+# often as you like. It tries your answer on several inputs and says what was expected, what it got, why, and what
+# to try. The final mark comes from other inputs of the same kind, so an answer that fits only the examples will not
+# do.
 #
 # `hint("bgr_to_batch")` opens the first hint. The next one opens after one more *different* try.
 # `progress("tensor_costs")` shows where you stand.
 
 # %%
-hint("bgr_to_batch")
+progress("tensor_costs")
 
 # %%
 print("The images of this course:", data.describe())
@@ -86,8 +89,8 @@ image_row(
 )
 
 # %% [markdown]
-# Where the line above says *drawn*, these are drawings made by a program, not photographs. They load, break and train like photographs.
-# An accuracy on them says nothing about CIFAR-10.
+# Where the line above says *drawn*, these are drawings made by a program, not photographs. They load, break and
+# train like photographs. An accuracy on them says nothing about CIFAR-10.
 
 # %% [markdown]
 # ## Part 1. A new tensor: copy or share, and of what dtype
@@ -149,22 +152,27 @@ predict("capital_tensor", "What is the shape of `torch.Tensor(3)`?", [(), (1,), 
 
 # %%
 reveal("capital_tensor", tuple(torch.Tensor(3).shape))
-calls = ["torch.Tensor(3)", "torch.tensor(3)", "torch.Tensor([3])", "torch.Tensor([True])", "torch.tensor([True])"]
-table(("call", "shape", "dtype"), [(c, tuple(eval(c).shape), eval(c).dtype) for c in calls])
+rows = []
+for call in ["Tensor(3)", "tensor(3)", "Tensor([3])", "Tensor([True])", "tensor([True])"]:
+    made = eval("torch." + call)
+    rows.append(("torch." + call, tuple(made.shape), made.dtype))
+table(("call", "shape", "dtype"), rows)
 
 # %% [markdown]
-# The old constructor `torch.Tensor` reads a number as a *size* and gives you three numbers that nobody wrote. Whatever it is
-# given as data becomes float32. Use `torch.tensor(data)` for data and `torch.empty(size)` for space.
+# The old constructor `torch.Tensor` reads a number as a *size* and gives you three numbers that nobody wrote.
+# Whatever it is given as data becomes float32. Use `torch.tensor(data)` for data and `torch.empty(size)` for space.
 
 # %% [markdown]
 # ### Copy or share?
 #
-# A call shares when the tensor's storage begins where the array's bytes begin. Then a write on one side shows on the other.
+# A call shares when the tensor's storage begins where the array's bytes begin. Then a write on one side shows on
+# the other.
 
 # %%
 predict(
     "as_tensor_dtype",
-    "`a` is a float32 array. `torch.as_tensor(a)` shares its memory. Does `torch.as_tensor(a, dtype=torch.float64)` share it too?",
+    "`a` is a float32 array. `torch.as_tensor(a)` shares its memory. Does `torch.as_tensor(a, "
+    "dtype=torch.float64)` share it too?",
     [True, False],
 )
 
@@ -176,8 +184,8 @@ print(as_doubles)
 reveal("as_tensor_dtype", as_doubles[0].item() == 99)
 
 # %% [markdown]
-# A float64 needs eight bytes where the array has four: no description can turn the one into the other. `as_tensor` shares *if it can*
-# and copies if it must, without telling you which. The whole family, measured:
+# A float64 needs eight bytes where the array has four: no description can turn the one into the other. `as_tensor`
+# shares *if it can* and copies if it must, without telling you which. The whole family, measured:
 
 # %%
 a = np.arange(6, dtype=np.float32)
@@ -196,17 +204,19 @@ calls = [
 ]
 rows = []
 for call in calls:
-    with memory() as used:
-        made = eval(call)
-    shares = made.untyped_storage().data_ptr() == a.ctypes.data
-    rows.append((call, "shares with a" if shares else "own bytes", made.dtype, made.nbytes, used.current))
-table(("call", "memory", "dtype", "bytes it reads", "new tensor bytes"), rows)
+    made = eval(call)
+    storage = made.untyped_storage()
+    shares = storage.data_ptr() == a.ctypes.data
+    memory_is, new = ("shares with a", 0) if shares else ("own bytes", storage.nbytes())
+    rows.append((call, memory_is, made.dtype, made.nbytes, new))
+table(("call", "memory", "dtype", "bytes it reads", "new bytes"), rows)
 
 # %% [markdown]
 # Read the last two columns together. `from_numpy` reads 24 bytes and allocates none.
 #
-# Two rows deserve a second look. `torch.Tensor(a)` copied without being asked. And from a Python list nothing can be shared: a list
-# holds pointers to objects, not numbers side by side.
+# Two rows deserve a second look. From a Python list nothing can be shared: a list holds pointers to objects, not
+# numbers side by side. And the old `torch.Tensor(a)` shares, but only as long as `a` is float32; from any other
+# dtype it copies. One more reason to leave it alone.
 #
 # `torch.tensor` copies by promise, also from a tensor. There it tells you that you probably meant something else:
 
@@ -215,7 +225,7 @@ with shows_warning():
     torch.tensor(x)
 
 # %% [markdown]
-# A list of *arrays* is the slow way in: each number is fetched one by one. The warning names the cure.
+# A list of *arrays* is treated like any other list: number by number. Here too the warning names the cure.
 
 # %%
 with shows_warning():
@@ -233,7 +243,12 @@ print(torch.tensor(np.array([np.zeros(3), np.ones(3)])).shape)
 #   `"copies"` if it has memory of its own;
 # * the dtype of the result. For a NumPy result give the dtype of the same name: `torch.float32` for `float32`.
 #
-# Then check. For each row that surprises you, run the call and look before you change the prediction.
+# Four calls are new: `t.float()`, `t.to`, `t.numpy()` and `torch.full`. Part 2 returns to the first two. The idea is the
+# one that you have seen: a result can share when nothing has to be converted; a dtype is kept, asked for, or taken
+# from the data.
+#
+# Then check. The message names the half of a row that is wrong, memory or dtype. For each row that surprises you, run
+# the call and look before you change the prediction.
 
 # %% exercise="predict_creation"
 a = np.arange(6.0)  # float64
@@ -244,7 +259,7 @@ predict_creation = {
     "torch.tensor(a)": None,
     "torch.from_numpy(a)": None,
     "torch.as_tensor(a)": None,
-    "torch.as_tensor(a, dtype=torch.float32)": None,
+    "torch.as_tensor(a, dtype=t.dtype)": None,
     "torch.tensor([1, 2, 3])": None,
     "torch.Tensor([1, 2, 3])": None,
     "torch.as_tensor(t)": None,
@@ -263,7 +278,7 @@ predict_creation = {
     # as_tensor shares as long as nothing has to be converted ...
     "torch.as_tensor(a)": ("shares", torch.float64),
     # ... and another dtype needs other bytes.
-    "torch.as_tensor(a, dtype=torch.float32)": ("copies", torch.float32),
+    "torch.as_tensor(a, dtype=t.dtype)": ("copies", torch.float32),
     # From a list torch.tensor takes the dtype of the numbers; the class torch.Tensor is float32, always.
     "torch.tensor([1, 2, 3])": ("copies", torch.int64),
     "torch.Tensor([1, 2, 3])": ("copies", torch.float32),
@@ -282,19 +297,24 @@ predict_creation = {
 # %% [markdown]
 # ### Empty means unwritten
 #
-# `torch.empty` asks for memory and writes nothing: you see what was there before. In deterministic mode PyTorch fills it with NaN, so that
-# a program which reads it gives itself away.
+# `torch.empty` asks for memory and writes nothing: you see what was there before. In deterministic mode PyTorch
+# fills it with NaN, so that a program which reads it gives itself away.
 
 # %%
-torch.use_deterministic_algorithms(True)
+torch.set_deterministic_debug_mode("error")
 print(torch.empty(2, 3))
-torch.use_deterministic_algorithms(False)
+torch.set_deterministic_debug_mode("default")
 
 # %%
 predict(
     "empty_or_zeros",
-    "You read that `torch.empty` is three times as fast as `torch.zeros`. How does the ratio behave from 16 to 4 million numbers?",
-    ["about 3 at every size", "there is no fixed ratio: it depends on the size", "about 1 at every size"],
+    "You read that `torch.empty` is three times as fast as `torch.zeros`. How does the ratio behave"
+    " from 16 to 4 million numbers?",
+    [
+        "about 3 at every size",
+        "there is no fixed ratio: it depends on the size",
+        "about 1 at every size",
+    ],
 )
 
 # %%
@@ -302,17 +322,23 @@ print("zeros runs:", operators(torch.zeros, 2, 3))
 print("empty runs:", operators(torch.empty, 2, 3))
 
 # %% [markdown]
-# `zeros` *is* `empty`, and then a pass over the memory. The first costs about the same at every size. The second costs per byte. This is
-# the one place in this notebook where a clock is asked; your figures will differ from those in print, and from run to run.
+# `zeros` *is* `empty`, and then a pass over the memory. The first costs about the same at every size. The second
+# costs per byte. This is the one place in this notebook where a clock is asked; your figures will differ from those
+# in print, and from run to run.
 
 # %%
 from timeit import repeat
 
 ratios = {}
 for side in (4, 64, 512, 2048):
-    seconds = [min(repeat(lambda: f(side, side), number=5, repeat=7)) for f in (torch.zeros, torch.empty)]
+    seconds = [
+        min(repeat(lambda: f(side, side), number=5, repeat=7)) for f in (torch.zeros, torch.empty)
+    ]
     ratios[f"{side} x {side}"] = seconds[0] / seconds[1]
-table(("size", "time of zeros / time of empty"), [(size, f"{ratio:.1f}") for size, ratio in ratios.items()])
+table(
+    ("size", "time of zeros / time of empty"),
+    [(size, f"{ratio:.1f}") for size, ratio in ratios.items()],
+)
 spread = max(ratios.values()) / min(ratios.values())
 steady = f"about {3 if min(ratios.values()) > 2 else 1} at every size"
 reveal("empty_or_zeros", steady if spread < 2 else "there is no fixed ratio: it depends on the size")
@@ -346,17 +372,20 @@ table(
 reveal("zeros_like_grad", z.requires_grad)
 
 # %% [markdown]
-# dtype, device and even the order in memory come from the template. Whether a tensor is to be trained does not: that is no property
-# of the bytes, it is a decision.
+# dtype, device and even the order in memory come from the template. Whether a tensor is to be trained does not:
+# that is no property of the bytes, it is a decision.
 
 # %% [markdown] exercise="zeros_for_training"
 # Write `zeros_for_training(x)`. It gets a floating-point tensor and returns zeros that an optimizer can train:
-# shape, dtype, device and strides as those of `x`, a leaf, with a gradient required. `x` stays as it is.
+# shape, dtype, device and order in memory as those of `x`, a leaf, with a gradient required. `x` stays as it is.
+# (Order in memory: what is channels last stays channels last. If `x` has gaps between its elements, the zeros need
+# none.)
+#
 # Mind that `x` may itself be trainable, be the result of a computation, or hold `inf`.
 
 # %% exercise="zeros_for_training"
 def zeros_for_training(x):
-    """Floating-point tensor -> trainable leaf of zeros with its shape, dtype, device and strides."""
+    """Floating-point tensor -> trainable leaf of zeros with its shape, dtype, device and order in memory."""
     ### BEGIN SOLUTION
     # Everything comes from x but requires_grad, which no _like function takes over.
     return torch.zeros_like(x, requires_grad=True)
@@ -374,7 +403,8 @@ print("first", steps[0].item(), " last", steps[-1].item())
 reveal("arange_count", len(steps))
 
 # %% [markdown]
-# The end is left out. So the number of elements is (end - start) / step, *rounded up*. Formulas with "floor ... + 1" count the end in.
+# The end is left out. So the number of elements is (end - start) / step, *rounded up*. Formulas
+# with "floor ... + 1" count the end in.
 #
 # With steps that binary numbers cannot hold, the rounding can go wrong by one:
 
@@ -383,15 +413,16 @@ print(torch.arange(1, 1.3, 0.1).tolist())
 print("(1.3 - 1) / 0.1 =", (1.3 - 1) / 0.1)
 
 # %% [markdown]
-# The quotient came out a hair above 3, so a fourth element appeared, and it is the "excluded" end. Where the number of elements
-# matters, name the number: `torch.linspace`, or `torch.arange(n)` with whole numbers, divided afterwards.
+# The quotient came out a hair above 3, so a fourth element appeared, and it is the "excluded" end. Where the number
+# of elements matters, name the number: `torch.linspace`, or `torch.arange(n)` with whole numbers, divided
+# afterwards.
 
 # %% [markdown] exercise="arange_length"
 # Write `arange_length(start, end, step)`: how many values `torch.arange(start, end, step)` has, as an `int`.
-# The three are ints or floats, `step` may be negative. Compute it; make no tensor and no array to count it,
-# not even on the meta device.
+# The three are ints or floats, `step` may be negative. Compute it: no tensor (not even on the meta device), no array
+# and no list of the values is made to be counted.
 #
-# Where `torch.arange` raises, because `step` is 0 or leads away from `end`, raise a `ValueError`.
+# Where `torch.arange` raises, because `step` is 0 or leads away from `end`, however long it is, raise a `ValueError`.
 #
 # ```python
 # arange_length(0, 5, 2)      # 3: the values 0, 2, 4
@@ -433,18 +464,24 @@ reveal("linspace_bytes", "both need the same" if line.nbytes == steps.nbytes els
 # %%
 print("linspace runs:", operators(torch.linspace, 0, 1, 4))
 reveal("linspace_inside", "arange" in operators(torch.linspace, 0, 1, 4))
-print("the same numbers?", torch.equal(torch.linspace(0, 1, 4), torch.arange(4) * (1 / 3)))
+line, product = torch.linspace(0, 1, 4), torch.arange(4) * (1 / 3)
+print("the same numbers?", torch.equal(line, product), " difference:", (line - product).tolist())
 
 # %% [markdown]
-# A tensor stores its numbers, whatever formula made them: the same count and dtype, the same bytes. And the formulas differ. `linspace`
-# counts from both ends towards the middle, so that first and last are exact; `start + i * step` drifts.
+# A tensor stores its numbers, whatever formula made them: the same count and dtype, the same bytes. `linspace` runs
+# no `arange`: it asks `empty` for memory and fills it in a second `linspace`, the one that writes into a given tensor.
+#
+# The formulas differ, too. `linspace` counts from both ends towards the middle; `arange(n) * step` rounds the step
+# once and multiplies it. Here that changes one of four numbers, in its last bit. It is enough for `torch.equal` to say
+# no: compare floats with `torch.allclose`.
 
 # %% [markdown]
 # ## Part 2. Which bytes: storage, `data_ptr`, `id`
 #
 # ### A pointer says where a tensor begins
 #
-# `t.data_ptr()` is the address of the tensor's *first element*. `t.untyped_storage().data_ptr()` is the address of the *storage* that it reads.
+# `t.data_ptr()` is the address of the tensor's *first element*. `t.untyped_storage().data_ptr()` is the address of
+# the *storage* that it reads.
 
 # %%
 predict(
@@ -465,9 +502,19 @@ table(("tensor", "first element at", "same data_ptr", "same storage"), rows)
 reveal("pointer_of_a_slice", x[1:].data_ptr() == x.data_ptr())
 
 # %% [markdown]
-# Equal pointers mean sharing. Unequal pointers mean nothing: `x[1:]` begins eight bytes later in the same storage. Ask for the
-# storage. For NumPy arrays on either side there is `np.shares_memory`, which looks at the elements themselves: `x[0::2]` and `x[1::2]` share
-# a storage and not one element.
+# Equal pointers mean sharing (but for empty tensors, whose pointer may be 0). Unequal pointers mean nothing:
+# `x[1:]` begins eight bytes later in the same storage. Ask for the storage. For NumPy arrays on either side there is
+# `np.shares_memory`, which looks at the elements themselves: `x[0::2]` and `x[1::2]` share a storage and not one
+# element.
+#
+# An array has no storage object. It has `.base`, the thing that it was cut from, and the owner of the memory has none:
+
+# %%
+owner = np.zeros((4, 3))
+first, past = np.lib.array_utils.byte_bounds(owner)
+print("owner.base:", owner.base, "  owner[2:].base is owner:", owner[2:].base is owner)
+print("one past the last byte - the first byte =", past - first, "bytes; owner.nbytes:", owner.nbytes)
+print("base of an array that was made from a tensor:", type(torch.zeros(3).numpy().base).__name__)
 
 # %% [markdown] exercise="shares_storage"
 # Write `shares_storage(a, b)`. Each of the two is a CPU tensor or a NumPy array, in any combination.
@@ -525,8 +572,21 @@ x = x + 1
 reveal("outofplace_alias", y[0].item() == 1)
 
 # %% [markdown]
-# `x += 1` writes into the storage. `x = x + 1` makes a new tensor and hangs the *name* `x` on it. People check this with `id`; let us
-# see what `id` is good for.
+# `x += 1` writes into the storage. `x = x + 1` makes a new tensor and hangs the *name* `x` on it. People check this
+# with `id`, and take `id` for the address of the numbers.
+
+# %%
+predict(
+    "id_of_a_view",
+    "`y = x.view(2, 3)` reads the same bytes as `x`. Is `id(y) == id(x)`?",
+    [True, False],
+)
+
+# %%
+x = torch.zeros(6)
+y = x.view(2, 3)
+print("same data_ptr:", y.data_ptr() == x.data_ptr())
+reveal("id_of_a_view", id(y) == id(x))
 
 # %%
 rows = []
@@ -539,8 +599,8 @@ for line in ["x += 1", "x = x + 1", "x[:] = 7", "x = x.view(3, 2)", "x.data = to
 table(("line", "same id", "same data_ptr"), rows)
 
 # %% [markdown]
-# `id` names the Python object, the label on the box. `data_ptr` names the bytes. A view is a new label on the old box; assigning
-# to `.data` puts another box behind the old label. To learn about memory, ask the memory.
+# `id` names the Python object, the label on the box. `data_ptr` names the bytes. A view is a new label on the old
+# box; assigning to `.data` puts another box behind the old label. To learn about memory, ask the memory.
 #
 # The two forms also treat dtypes differently. In place, the result has to fit into the bytes that exist:
 
@@ -558,7 +618,8 @@ with shows_error():
 # %%
 predict(
     "dataset_alias",
-    "`image, = dataset[0]`, then `image.sub_(1)`. Do you get the same numbers when you ask for `dataset[0]` again?",
+    "`image, = dataset[0]`, then `image.sub_(1)`. Do you get the same numbers when you ask for "
+    "`dataset[0]` again?",
     [True, False],
 )
 
@@ -571,8 +632,8 @@ for epoch in range(3):
 reveal("dataset_alias", dataset[0][0].tolist() == [5.0, 5.0, 5.0])
 
 # %% [markdown]
-# The item was a view of the dataset's own storage. Every epoch darkens the images a little more. In place is safe on what *you* have made,
-# and only there.
+# The item was a view of the dataset's own storage. Every epoch darkens the images a little more. In place is safe
+# on what *you* have made, and only there.
 
 # %% [markdown]
 # ### `.to()` is not always a copy
@@ -583,8 +644,8 @@ predict("float_same", "And `x.float()`?", [True, False])
 
 # %%
 x, u = torch.zeros(3), torch.zeros(3, dtype=torch.uint8)
-rows = [(c, eval(c) is x) for c in ["x.to(torch.float32)", "x.float()", "x.to('cpu')", "x.cpu()", "x.to(torch.float32, copy=True)"]]
-table(("call", "is x itself"), rows)
+calls = ["x.to(torch.float32)", "x.float()", "x.to('cpu')", "x.cpu()", "x.to(torch.float32, copy=True)"]
+table(("call", "is x itself"), [(call, eval(call) is x) for call in calls])
 reveal("to_same", x.to(torch.float32) is not x)
 reveal("float_same", x.float() is not x)
 
@@ -593,9 +654,10 @@ print("u.float()           runs", operators(u.float))
 print("u.to(torch.float32) runs", operators(u.to, torch.float32))
 
 # %% [markdown]
-# `.float()` and `.to(torch.float32)` are the same operation. Nothing to change: you get *the very same object*, and an in-place step on
-# the "copy" changes the original. Something to change: a copy, and the source stays as it is. To be sure of a copy, write `copy=True` or `.clone()`.
-# (A *module* is different: `model.to(...)` changes the module itself.)
+# `.float()` and `.to(torch.float32)` are the same operation. Nothing to change: you get *the very same object*, and
+# an in-place step on the "copy" changes the original. Something to change: a copy, and the source stays as it is.
+# To be sure of a copy, write `copy=True` or `.clone()`. (A *module* is different: `model.to(...)` changes the
+# module itself.)
 
 # %% [markdown]
 # ### Arrays that a tensor must not write to
@@ -621,8 +683,9 @@ print(a)
 reveal("read_only", outcome)
 
 # %% [markdown]
-# A tensor has no read-only flag. It shares the memory, warns once, and writes. Our images come from such an array: a file that was opened with
-# `np.memmap(mode="r")`. There the *operating system* guards the page. A child process shows what a write through a bare address does:
+# A tensor has no read-only flag. It shares the memory, warns once, and writes. Our images come from such an array:
+# a file that was opened with `np.memmap(mode="r")`. There the *operating system* guards the page. A child process
+# shows what a write through a bare address does:
 
 # %%
 import subprocess
@@ -641,7 +704,8 @@ with tempfile.NamedTemporaryFile() as pixels:
 print("the child ended with code", ended.returncode, "(a negative code is the signal that killed it)")
 
 # %% [markdown]
-# No exception, no traceback: the process is gone, and in a notebook the kernel with it. From a read-only array take a copy: `torch.tensor(a)`.
+# No exception, no traceback: the process is gone, and in a notebook the kernel with it. From a read-only array take
+# a copy: `torch.tensor(a)`.
 
 # %% [markdown] exercise="wrap_or_copy"
 # Write `wrap_or_copy(array)`. It gets a NumPy array and returns a CPU tensor with the same numbers, shape and dtype
@@ -650,7 +714,8 @@ print("the child ended with code", ended.returncode, "(a negative code is the si
 # * Where that is safe the tensor shares the memory of the array. A slice or a transpose is no reason to copy.
 # * It has a copy of its own where sharing would be wrong or is impossible: the array is read-only (also a memory
 #   map opened with mode `"r"`, where a write through a tensor would end the process), has a negative stride,
-#   a stride that is no multiple of the size of its elements, or numbers in a foreign byte order.
+#   a stride that is no multiple of the size of its elements, or numbers in a foreign byte order
+#   (`array.dtype.isnative` is false; `array.dtype.newbyteorder("=")` is the dtype in this machine's order).
 # * The array itself stays as it is, its read-only flag too. For a dtype that torch does not know let torch's error pass.
 #
 # ```python
@@ -681,8 +746,8 @@ def wrap_or_copy(array):
 #
 # ### Twelve numbers in a row
 #
-# A storage has no shape; it is a row of numbers. The *stride* says, for each axis, how many places to move for one step along it.
-# Place = offset + index times stride, summed over the axes. That is all.
+# A storage has no shape; it is a row of numbers. The *stride* says, for each axis, how many places to move for one
+# step along it. Place = offset + index times stride, summed over the axes. That is all.
 
 # %%
 x = torch.arange(12).view(3, 4)
@@ -690,16 +755,20 @@ stride_picture(
     x,
     "torch.arange(12).view(3, 4)",
     element=6,
-    caption="One step down is 4 places, one step to the right is 1. Read row by row, the memory is passed from left to right.",
+    caption="One step down is 4 places, one step to the right is 1. Read row by row, the memory is "
+    "passed from left to right.",
 )
 
 # %%
-predict("transpose_bytes", "How many bytes does `x.t()` allocate for its twelve int64 numbers?", [0, 48, 96])
+predict(
+    "transpose_bytes", "How many bytes does `x.t()` allocate for its twelve int64 numbers?", [0, 48, 96]
+)
 
 # %%
 with memory() as used:
     t = x.t()
-print("x:", tuple(x.shape), x.stride(), " x.t():", tuple(t.shape), t.stride(), " same data_ptr:", t.data_ptr() == x.data_ptr())
+print("x:    ", tuple(x.shape), x.stride())
+print("x.t():", tuple(t.shape), t.stride(), " same data_ptr:", t.data_ptr() == x.data_ptr())
 reveal("transpose_bytes", used.peak)
 
 # %%
@@ -707,25 +776,32 @@ stride_picture(
     t,
     "torch.arange(12).view(3, 4).t()",
     element=5,
-    caption="The same twelve places. Only the strides were exchanged, so reading row by row now jumps through the memory.",
+    caption="The same twelve places. Only the strides were exchanged, so reading row by row now "
+    "jumps through the memory.",
 )
 
 # %% [markdown]
-# A tensor is called *contiguous* when reading it row by row passes through its places one by one. `x` is, `x.t()` is not. Its
-# bytes are in perfect order; it is the reading that jumps.
+# A tensor is called *contiguous* when reading it row by row passes through its places one by one. `x` is, `x.t()`
+# is not. Its bytes are in perfect order; it is the reading that jumps.
 #
 # Try it. Can you find
 #
-# 1. a tensor that does not begin at place 0,
+# 1. a tensor that is contiguous and does not begin at place 0,
 # 2. a tensor that is not contiguous, and yet `view(-1)` is possible,
 # 3. a permuted tensor whose arrows all point forward?
 
 # %%
-stride_explorer()
+stride_explorer(start=1, step=2, element=2)
+
+# %% [markdown]
+# One solution for each: (1) shape 3 x 4 as it is, from row 1 with step 1; (2) shape 12 with step 2: one stride is enough to describe
+# it; (3) shape 2 x 3 x 2 with `permute(2, 0, 1)` and a slice that starts at 1: the axis that jumped has only one
+# step left.
 
 # %% [markdown] exercise="strides_after"
 # Write `strides_after(shape, order)`: the strides, counted in elements, that a contiguous tensor of `shape` has after
-# `permute(order)`, as a tuple of ints. Compute them; make no tensor and no array.
+# `permute(order)`, as a tuple of ints. Compute them: no tensor of that shape, and no array or list of all its elements,
+# is made to be looked at.
 #
 # `order` may count axes from the end, as in `permute(-1, 0, 1)`. Lengths of 1 and 0 are allowed. torch counts a
 # length of 0 as 1 when it computes strides.
@@ -750,7 +826,8 @@ def strides_after(shape, order):
 # %%
 predict(
     "permute_or_transposes",
-    "An image (3, 32, 32) for OpenCV. Have `permute(1, 2, 0)` and `transpose(0, 2).transpose(0, 1)` the same strides?",
+    "An image (3, 32, 32) for OpenCV. Have `permute(1, 2, 0)` and `transpose(0, 2).transpose(0, 1)`"
+    " the same strides?",
     [True, False],
 )
 
@@ -762,7 +839,8 @@ for name, result in {"permute": once, "two transposes": twice}.items():
 reveal("permute_or_transposes", once.stride() == twice.stride())
 
 # %% [markdown]
-# Neither is "more contiguous". The result depends on the order of the axes, not on how you got there. Use `permute`: it says what it does.
+# Neither is "more contiguous". The result depends on the order of the axes, not on how you got there. Use
+# `permute`: it says what it does.
 
 # %% [markdown]
 # ### What `view` needs
@@ -770,7 +848,8 @@ reveal("permute_or_transposes", once.stride() == twice.stride())
 # %%
 predict(
     "view_not_contiguous",
-    "`t = torch.arange(24).view(2, 3, 4).transpose(0, 1)` is not contiguous. What does `t.view(3, 2, 2, 2)` do?",
+    "`t = torch.arange(24).view(2, 3, 4).transpose(0, 1)` is not contiguous. What does `t.view(3, "
+    "2, 2, 2)` do?",
     ["an error", "works, shares memory", "works, copies"],
 )
 
@@ -785,8 +864,9 @@ except RuntimeError:
 reveal("view_not_contiguous", outcome)
 
 # %% [markdown]
-# `view` does not ask for contiguity. It asks whether *strides for the new shape exist*. Splitting an axis is always possible. Merging two neighbours
-# is possible when the outer step is exactly "size times step" of the inner one. Here it is not:
+# `view` does not ask for contiguity. It asks whether *strides for the new shape exist*. Splitting an axis is always
+# possible. Merging two neighbours is possible when the outer step is exactly "size times step" of the inner one.
+# Here it is not:
 
 # %%
 print("shape", tuple(t.shape), " stride", t.stride())
@@ -794,13 +874,13 @@ with shows_error():
     t.view(-1, 4)
 
 # %% [markdown]
-# Axes 0 and 1 would have to merge. One step along axis 0 would have to be 2 x 12 = 24 places, and it is 4. No single stride can
-# describe this, and `view` never copies.
+# Axes 0 and 1 would have to merge. One step along axis 0 would have to be 2 x 12 = 24 places, and it is 4. No
+# single stride can describe this, and `view` never copies.
 
 # %% [markdown] exercise="can_view"
 # Write `can_view(shape, stride, new_shape)`: `True` if a tensor of this shape and stride (in elements) has a
 # `view(new_shape)`, `False` if `view` raises. All three are tuples of ints; no -1 among them, no negative stride.
-# Compute it; make no tensor.
+# Compute it; make no tensor, not even on the meta device.
 #
 # The tensor may be anything: a slice, a permuted or expanded tensor, one with axes of length 1 or 0.
 # `new_shape` may have another number of elements: then the answer is `False`.
@@ -846,8 +926,16 @@ def can_view(shape, stride, new_shape):
 # ### `reshape`: a view if possible, else a copy, silently
 
 # %%
-predict("reshape_contiguous", "`x` is contiguous. `y = x.reshape(-1)`, then `y[0] = 99`. Does `x` change?", [True, False])
-predict("reshape_transposed", "`t = x.t()`. `y = t.reshape(-1)`, then `y[0] = 99`. Does `x` change?", [True, False])
+predict(
+    "reshape_contiguous",
+    "`x` is contiguous. `y = x.reshape(-1)`, then `y[0] = 99`. Does `x` change?",
+    [True, False],
+)
+predict(
+    "reshape_transposed",
+    "`t = x.t()`. `y = t.reshape(-1)`, then `y[0] = 99`. Does `x` change?",
+    [True, False],
+)
 
 # %%
 x = torch.arange(12).view(3, 4)
@@ -862,22 +950,28 @@ y[0] = 99
 reveal("reshape_transposed", x[0, 0].item() == 99)
 
 # %% [markdown]
-# The same line, two meanings, chosen by the strides of its input. So never write through the result of `reshape`. When you need the sharing, write `view`: it
-# raises where `reshape` would copy.
+# The same line, two meanings, chosen by the strides of its input. So never write through the result of `reshape`.
+# When you need the sharing, write `view`: it raises where `reshape` would copy.
 #
 # Some people avoid the hidden copy by writing `contiguous().view(...)`.
 
 # %%
 predict(
     "contiguous_view",
-    "`p = torch.arange(24).view(2, 3, 4).permute(2, 0, 1)`. Which allocates fewer bytes: `p.reshape(4, 6)` or `p.contiguous().view(4, 6)`?",
+    "`p = torch.arange(24).view(2, 3, 4).permute(2, 0, 1)`. Which allocates fewer bytes: "
+    "`p.reshape(4, 6)` or `p.contiguous().view(4, 6)`?",
     ["reshape", "contiguous().view", "both the same"],
 )
 
 # %%
 p = torch.arange(24).view(2, 3, 4).permute(2, 0, 1)
 t = torch.arange(24).view(2, 3, 4).transpose(0, 1)
-calls = ["p.reshape(4, 6)", "p.contiguous().view(4, 6)", "t.reshape(-1, 4)", "t.contiguous().view(-1, 4)"]
+calls = [
+    "p.reshape(4, 6)",
+    "p.contiguous().view(4, 6)",
+    "t.reshape(-1, 4)",
+    "t.contiguous().view(-1, 4)",
+]
 rows = []
 for call in calls:
     with memory() as used:
@@ -889,8 +983,9 @@ fewer = "reshape" if reshape_bytes < contiguous_bytes else "contiguous().view"
 reveal("contiguous_view", "both the same" if reshape_bytes == contiguous_bytes else fewer)
 
 # %% [markdown]
-# Where a copy is needed, both run the same `clone`. Where a view would do, `reshape` takes it and `contiguous()` copies all the same. In `p` only axes 1 and 2
-# merge, and those two still fit together: the arrows of question 3 above.
+# Where a copy is needed, both run the same `clone`. Where a view would do, `reshape` takes it and `contiguous()`
+# copies all the same. In `p` only axes 1 and 2 merge, and those two still fit together: their strides are 12 and 4,
+# their inner size is 3, and 12 = 3 x 4.
 
 # %% [markdown] exercise="flatten_without_copy"
 # Write `flatten_without_copy(x)`. It gets a tensor of any shape, with any strides. It returns a 1-D tensor with the
@@ -928,8 +1023,8 @@ x[0:2][0] = 5
 print("after x[0:2][0] = 5:", x.tolist())
 
 # %% [markdown]
-# A slice can be told by offset and stride. A list of indices cannot, in general, so its result has its own bytes, and the write went into a tensor
-# that nobody holds. `x[[0, 1]] = 5`, in *one* step, writes into `x`.
+# A slice can be told by offset and stride. A list of indices cannot, in general, so its result has its own bytes,
+# and the write went into a tensor that nobody holds. `x[[0, 1]] = 5`, in *one* step, writes into `x`.
 
 # %% [markdown]
 # ### Flatten, and keep the batch
@@ -954,28 +1049,45 @@ with shows_error():
 # %% [markdown]
 # ## Part 4. From an OpenCV image to a batch
 #
-# ### Three things are different
+# ### Four things are different
 #
-# `cv2.imread` gives (height, width, channel), blue first, `uint8`. A model wants (batch, channel, height, width), red first, `float32`. We play
-# `imread` with our own image. Each of the three differences has a way to be missed.
+# `cv2.imread` gives (height, width, channel), blue first, `uint8`, 0 to 255. A model wants (batch, channel, height,
+# width), red first, `float32`, 0 to 1. We play `imread` with our own image. Each of the four differences has a way to
+# be missed.
+
+# %%
+predict(
+    "imread_complaint",
+    "An image as `imread` returns it goes straight into `nn.Conv2d(3, 8, 3)`. What is complained "
+    "about first?",
+    ["the dtype", "the axes", "the order of the colours"],
+)
 
 # %%
 bgr = cv2.cvtColor(horse, cv2.COLOR_RGB2BGR)  # what cv2.imread would return
-print(bgr.shape, bgr.dtype, "strides in bytes", bgr.strides)
 conv = nn.Conv2d(3, 8, 3)
-with shows_error():
+try:
     conv(torch.from_numpy(bgr))
+except RuntimeError as error:
+    print(error)
+    reveal("imread_complaint", "the dtype" if "type" in str(error) else "the axes")
+
+# %% [markdown]
+# Once the dtype is mended, the axes are next:
+
+# %%
 with shows_error():
     conv(torch.from_numpy(bgr).float())
 
 # %% [markdown]
-# First the dtype, then the channels: PyTorch saw 32 of them, because it takes the first axis of an image for the channel. The order of the colours
-# raises nothing at all. Now the axes.
+# PyTorch saw 32 channels, because it takes the first axis of an image for the channel. The order of the colours and
+# the range raise nothing at all, ever. Now the axes.
 
 # %%
 predict(
     "reshape_image",
-    "`reshape(3, 32, 32)` and `permute(2, 0, 1)` of a (32, 32, 3) image have the same shape. Have they the same pixels in the same places?",
+    "`reshape(3, 32, 32)` and `permute(2, 0, 1)` of a (32, 32, 3) image have the same shape. Have "
+    "they the same pixels in the same places?",
     [True, False],
 )
 
@@ -986,15 +1098,17 @@ reveal("reshape_image", torch.equal(reshaped, permuted))
 image_row(
     [*permuted, *reshaped],
     ["permute: red", "permute: green", "permute: blue", "reshape: [0]", "reshape: [1]", "reshape: [2]"],
-    caption="`permute` gives three channels of one picture. `reshape` cuts the bytes into three equal runs: each 'channel' is a third of the picture "
+    caption="`permute` gives three channels of one picture. `reshape` cuts the bytes into three "
+    "equal runs: each 'channel' is a third of the picture "
     "with the colours side by side.",
-    alt="Six grey images. The first three show the whole horse, in red, green and blue light. The last three show the upper, middle and "
+    alt="Six grey images. The first three show the whole horse, in red, green and blue light. The "
+    "last three show the upper, middle and "
     "lower third of the picture, stretched and striped.",
 )
 
 # %% [markdown]
-# `permute` asks "which axis comes first?". `reshape` asks "how do I cut the row?". Both are right questions; only one is yours. And with a batch
-# of images the wrong one stays hidden, because every shape fits.
+# `permute` asks "which axis comes first?". `reshape` asks "how do I cut the row?". Both are right questions; only
+# one is yours. And with a batch of images the wrong one stays hidden, because every shape fits.
 #
 # What the network would have been trained on, put back into a picture:
 
@@ -1002,8 +1116,10 @@ image_row(
 image_row(
     [horse, bgr, reshaped.permute(1, 2, 0), hwc.permute(1, 0, 2)],
     ["as it is", "BGR taken for RGB", "reshape for permute", "height and width swapped"],
-    caption="The original, and three mistakes that raise no error. All four have the right shape and dtype.",
-    alt="Four versions of one image of a horse: the original; the same with red and blue exchanged; a striped pattern in which "
+    caption="The original, and three mistakes that raise no error. All four have the right shape "
+    "and dtype.",
+    alt="Four versions of one image of a horse: the original; the same with red and blue exchanged;"
+    " a striped pattern in which "
     "the horse cannot be recognised; and the original mirrored at its diagonal.",
 )
 
@@ -1014,24 +1130,33 @@ image_row(
 
 # %%
 rgb_view = bgr[..., ::-1]
-print("strides", bgr.strides, "->", rgb_view.strides, " shares memory:", np.shares_memory(bgr, rgb_view))
+print(
+    "strides", bgr.strides, "->", rgb_view.strides, " shares memory:", np.shares_memory(bgr, rgb_view)
+)
 for call in ("torch.from_numpy(rgb_view)", "torch.as_tensor(rgb_view)", "torch.tensor(rgb_view)"):
-    with shows_error():
+    try:
         eval(call)
+    except ValueError as error:
+        print(f"{call:27} {str(error)[:56]} ...")
 
 # %% [markdown]
 # A tensor's strides cannot be negative, not even while it is being copied. Three ways out, and what they allocate:
 
 # %%
-ways = {
-    "torch.from_numpy(rgb_view.copy())": lambda: torch.from_numpy(rgb_view.copy()),
-    "torch.from_numpy(cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB))": lambda: torch.from_numpy(cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB)),
-    "torch.from_numpy(bgr).flip(-1)": lambda: torch.from_numpy(bgr).flip(-1),
-}
-table(("way", "same pixels", "bytes of the result"), [(way, np.array_equal(f().numpy(), horse), f().nbytes) for way, f in ways.items()])
+ways = [
+    "torch.from_numpy(rgb_view.copy())",
+    "torch.from_numpy(cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB))",
+    "torch.from_numpy(bgr).flip(-1)",
+]
+rows = []
+for way in ways:
+    rgb = eval(way)
+    rows.append((way, np.array_equal(rgb.numpy(), horse), rgb.nbytes))
+table(("way", "same pixels", "bytes of the result"), rows)
 
 # %% [markdown]
-# `np.ascontiguousarray` is the popular fourth. It copies only if it sees a need, and for an axis of length 1 it sees none:
+# `np.ascontiguousarray` is the popular fourth. It copies only if it sees a need, and for an axis of length 1 it
+# sees none:
 
 # %%
 one = np.arange(1.0)[::-1]
@@ -1060,8 +1185,9 @@ for name, step in steps:
 table(("step", "shape", "dtype", "stride", "new bytes"), rows)
 
 # %% [markdown]
-# `float()` made four bytes of each one and *kept the order in memory*; then `contiguous()` copied all of it once more, into another order. `div_` works in place, on bytes
-# that are ours. With a batch one can do better: allocate the result once, and convert each image on the way in.
+# `float()` made four bytes of each one and *kept the order in memory*; then `contiguous()` copied all of it once
+# more, into another order. `div_` works in place, on bytes that are ours. With a batch one can do better: allocate
+# the result once, and convert each image on the way in.
 
 # %% [markdown] exercise="bgr_to_batch"
 # Write `bgr_to_batch(images)`. It gets a list of images as OpenCV reads them: (H, W, 3), `uint8`, blue first.
@@ -1088,7 +1214,11 @@ def bgr_to_batch(images):
 # ### Back to OpenCV
 
 # %%
-predict("numpy_of_permuted", "`t` is not contiguous. What does `t.numpy()` do?", ["an error", "copies", "shares memory"])
+predict(
+    "numpy_of_permuted",
+    "`t` is not contiguous. What does `t.numpy()` do?",
+    ["an error", "copies", "shares memory"],
+)
 
 # %%
 t = torch.arange(24, dtype=torch.uint8).view(2, 3, 4).permute(1, 2, 0)
@@ -1118,38 +1248,40 @@ def accepts(call):
     try:
         call()
     except cv2.error as error:
-        print("refused:", " ".join(str(error).split())[-90:])
+        lines = str(error).splitlines()
+        print("refused:", next((line for line in lines if "Layout" in line), lines[0]).strip(" >-"))
         return False
     return True
 
 
 converts = accepts(lambda: cv2.cvtColor(view, cv2.COLOR_RGB2BGR))
 draws = accepts(lambda: cv2.rectangle(view, (4, 4), (20, 20), (255, 0, 0)))
-outcomes = {(True, True): "cvtColor and rectangle", (True, False): "cvtColor only", (False, False): "neither"}
+outcomes = {
+    (True, True): "cvtColor and rectangle",
+    (True, False): "cvtColor only",
+    (False, False): "neither",
+}
 reveal("opencv_contiguous", outcomes[converts, draws])
 print("the same result:", np.array_equal(cv2.cvtColor(view, cv2.COLOR_RGB2BGR), bgr))
 
 # %% [markdown]
-# A function that reads may copy its input behind your back. One that draws *into* the array cannot: the drawing would land in the copy.
+# A function that reads may copy its input behind your back. One that draws *into* the array cannot: the drawing
+# would land in the copy.
 #
-# The other direction holds a surprise. Tensors that come from torchvision's image functions are often the non-contiguous ones, and `permute(1, 2, 0)` puts
-# them in order:
+# The other direction holds a surprise. Tensors that come from torchvision's image functions are often the
+# non-contiguous ones, and `permute(1, 2, 0)` puts them in order. (torchvision is large: its first import can take
+# several seconds.)
 
 # %%
 from PIL import Image
 from torchvision.transforms.functional import pil_to_tensor
 
 from_pil = pil_to_tensor(Image.fromarray(horse))
-table(
-    ("tensor", "shape", "stride", "contiguous"),
-    [
-        ("pil_to_tensor(picture)", tuple(from_pil.shape), from_pil.stride(), from_pil.is_contiguous()),
-        ("... .permute(1, 2, 0)", tuple(from_pil.permute(1, 2, 0).shape), from_pil.permute(1, 2, 0).stride(), from_pil.permute(1, 2, 0).is_contiguous()),
-    ],
-)
+for t in (from_pil, from_pil.permute(1, 2, 0)):
+    print(tuple(t.shape), t.stride(), "contiguous:", t.is_contiguous())
 
 # %% [markdown]
-# `torchvision.io.read_image` also gives (3, H, W), but its days are counted:
+# `torchvision.io.read_image` also gives (3, H, W), but its days are numbered:
 
 # %%
 from pathlib import Path
@@ -1185,8 +1317,16 @@ def to_opencv(image):
 # ### Arithmetic on bytes
 
 # %%
-predict("uint8_minus", "Two `uint8` tensors hold 10 and 200. What is the first minus the second?", [-190, 0, 66, "an error"])
-predict("uint8_compare", "`u = torch.tensor([10, 200], dtype=torch.uint8)`. What is `u < 256`?", ["True, True", "False, False", "an error"])
+predict(
+    "uint8_minus",
+    "Two `uint8` tensors hold 10 and 200. What is the first minus the second?",
+    [-190, 0, 66, "an error"],
+)
+predict(
+    "uint8_compare",
+    "`u = torch.tensor([10, 200], dtype=torch.uint8)`. What is `u < 256`?",
+    ["True, True", "False, False", "an error"],
+)
 
 # %%
 u = torch.tensor([10, 200], dtype=torch.uint8)
@@ -1194,8 +1334,8 @@ reveal("uint8_minus", (u[0] - u[1]).item())
 reveal("uint8_compare", ", ".join(str(b) for b in (u < 256).tolist()))
 
 # %% [markdown]
-# Eight bits count from 0 to 255 and then begin again. Even the 256 had to fit: it became 0, and nothing is smaller than 0. The camera at the gate subtracts
-# two frames:
+# Eight bits count from 0 to 255 and then begin again. Even the 256 had to fit: it became 0, and nothing is smaller
+# than 0. The camera at the gate subtracts two frames:
 
 # %%
 gray = cv2.cvtColor(horse, cv2.COLOR_RGB2GRAY)
@@ -1208,14 +1348,17 @@ image_row(
     [earlier, later, naive, patched, right],
     ["earlier", "later", "later - earlier", "abs() afterwards", "widened before"],
     columns=5,
-    caption=f"Mean difference: {naive.float().mean():.0f} with wrap-around, {patched.float().mean():.0f} with `abs` afterwards, "
-    f"{right.float().mean():.0f} in truth. Where the picture grew a little darker, the wrap-around is nearly white.",
-    alt="Five grey images: the earlier frame, the later one moved by two pixels, and three differences. The first two differences are equal "
+    caption=f"Mean difference: {naive.float().mean():.0f} with wrap-around, "
+    f"{patched.float().mean():.0f} with `abs` afterwards, {right.float().mean():.0f} in truth. "
+    "Where the picture grew a little darker, the wrap-around is nearly white.",
+    alt="Five grey images: the earlier frame, the later one moved by two pixels, and three "
+    "differences. The first two differences are equal "
     "and full of bright speckles; the last is dark except along edges.",
 )
 
 # %% [markdown]
-# `abs` afterwards is too late: there is nothing negative left. The numbers must be widened *before* the subtraction. Sums are safe, because `sum` counts in int64.
+# `abs` afterwards is too late: there is nothing negative left. The numbers must be widened *before* the
+# subtraction. Sums are safe, because `sum` counts in int64.
 
 # %%
 print(u.sum(), u.float().mean())
@@ -1239,8 +1382,9 @@ def frame_difference(a, b):
 # %% [markdown]
 # ## Part 5. Feature maps as tokens for attention
 #
-# A backbone gives feature maps (N, C, H, W). An attention layer wants tokens: each place of the map becomes one vector of length C, so an image
-# becomes H*W tokens. `nn.MultiheadAttention` expects (tokens, batch, C), unless told `batch_first=True`.
+# A backbone gives feature maps (N, C, H, W). An attention layer wants tokens: each place of the map becomes one
+# vector of length C, so an image becomes H*W tokens. `nn.MultiheadAttention` expects (tokens, batch, C), unless
+# told `batch_first=True`.
 
 # %%
 torch.manual_seed(0)
@@ -1252,7 +1396,12 @@ attention = nn.MultiheadAttention(embed_dim=8, num_heads=2)  # batch_first is Fa
 predict(
     "attention_axes",
     "`tokens` is (batch, tokens, C), but this layer expects (tokens, batch, C). What happens?",
-    ["an error", "a warning", "no error, and images influence each other", "no error, and all is right"],
+    [
+        "an error",
+        "a warning",
+        "no error, and images influence each other",
+        "no error, and all is right",
+    ],
 )
 
 # %% [markdown]
@@ -1263,12 +1412,12 @@ def influence(layer, tokens):
     """(N, N) table: does changing image j change the output of image i? Axis 0 of `tokens` is the batch."""
     with torch.no_grad():
         before = layer(tokens)
-        table = torch.zeros(len(tokens), len(tokens), dtype=torch.bool)
+        moved = torch.zeros(len(tokens), len(tokens), dtype=torch.bool)
         for j in range(len(tokens)):
             changed = tokens.clone()
             changed[j] += torch.randn_like(changed[j])
-            table[:, j] = (layer(changed) - before).abs().flatten(1).amax(1) > 1e-4
-    return table
+            moved[:, j] = (layer(changed) - before).abs().flatten(1).amax(1) > 1e-4
+    return moved
 
 
 batch_first = nn.MultiheadAttention(8, 2, batch_first=True)
@@ -1277,26 +1426,34 @@ with shows_warning():
     wrong = influence(lambda t: attention(t, t, t)[0], tokens)
     right = influence(lambda t: batch_first(t, t, t)[0], tokens)
 mixes = bool((wrong & ~torch.eye(4, dtype=torch.bool)).any())
-reveal("attention_axes", "no error, and images influence each other" if mixes else "no error, and all is right")
+reveal(
+    "attention_axes",
+    "no error, and images influence each other" if mixes else "no error, and all is right",
+)
 
 # %%
 fig = figure(7, 3.6)
-for axes, (title, matrix) in zip(fig.subplots(1, 2), {"batch_first=False": wrong, "batch_first=True": right}.items()):
+tables = {"batch_first=False": wrong, "batch_first=True": right}
+for axes, (title, matrix) in zip(fig.subplots(1, 2), tables.items()):
     axes.imshow(~matrix, cmap="gray", vmin=-1, vmax=1)
     for i in range(4):
         for j in range(4):
             axes.text(j, i, "yes" if matrix[i, j] else "-", ha="center", va="center", fontsize=11)
-    axes.set(title=title, xlabel="image that was changed", ylabel="image whose output is read", xticks=range(4), yticks=range(4))
+    axes.set(title=title, xticks=range(4), yticks=range(4))
+    axes.set(xlabel="image that was changed", ylabel="image whose output is read")
 show(
     fig,
-    caption="Does changing one image change another's output? With the axes in the wrong order every image attends to all the others: the layer took the "
+    caption="Does changing one image change another's output? With the axes in the wrong order "
+    "every image attends to all the others: the layer took the "
     "batch for the sequence.",
-    alt=f"Two tables of 4 by 4. With batch_first=False, {int(wrong.sum())} of 16 cells say yes. With batch_first=True only the {int(right.sum())} cells on the diagonal do.",
+    alt=f"Two tables of 4 by 4. With batch_first=False, {int(wrong.sum())} of 16 cells say yes. "
+    f"With batch_first=True only the {int(right.sum())} cells on the diagonal do.",
 )
 
 # %% [markdown]
-# The output had the right shape, the loss would fall, and a validation score would depend on which images happen to share a batch. No error tells you. This
-# test does: **change one item, see who else changes.** It costs four lines and works for any model in eval mode.
+# The output had the right shape, the loss would fall, and a validation score would depend on which images happen to
+# share a batch. No error tells you. This test does: **change one item, see who else changes.** It is one short
+# function and works for any model in eval mode.
 #
 # A second mistake keeps the images apart and still ruins the tokens: `reshape` instead of flatten and transpose.
 
@@ -1313,8 +1470,10 @@ print("wrong: first token of image 0", wrong_tokens[0, 0].tolist(), "- three pla
 # %%
 with torch.no_grad():
     strided = batch_first(tokens, tokens, tokens)[0]
-    packed = tokens.contiguous()
-    print("contiguous:", tokens.is_contiguous(), "  same result as a contiguous copy:", torch.allclose(strided, batch_first(packed, packed, packed)[0], atol=1e-6))
+    copy = tokens.contiguous()
+    packed = batch_first(copy, copy, copy)[0]
+print("contiguous:", tokens.is_contiguous())
+print("same result as a contiguous copy:", torch.allclose(strided, packed, atol=1e-6))
 
 # %% [markdown] exercise="to_tokens"
 # Write `to_tokens(features)`. It gets feature maps (N, C, H, W) as a convolution returns them and returns
@@ -1354,8 +1513,16 @@ def from_tokens(tokens, height, width):
 # "Always add `.contiguous()` after a permute" is common advice. Let us test what it protects from.
 
 # %%
-predict("conv_strided", "Does `nn.Conv2d` accept a permuted, non-contiguous batch?", ["an error", "works, same result", "works, other result"])
-predict("linear_strided", "And `nn.Linear`, on a transposed matrix?", ["an error", "works, same result", "works, other result"])
+predict(
+    "conv_strided",
+    "Does `nn.Conv2d` accept a permuted, non-contiguous batch?",
+    ["an error", "works, same result", "works, other result"],
+)
+predict(
+    "linear_strided",
+    "And `nn.Linear`, on a transposed matrix?",
+    ["an error", "works, same result", "works, other result"],
+)
 
 # %%
 def compare(layer, strided):
@@ -1364,7 +1531,8 @@ def compare(layer, strided):
         result = layer(strided)
     except RuntimeError:
         return "an error"
-    return "works, same result" if torch.allclose(result, layer(strided.contiguous()), atol=1e-6) else "works, other result"
+    same = torch.allclose(result, layer(strided.contiguous()), atol=1e-6)
+    return "works, same result" if same else "works, other result"
 
 
 images = torch.rand(2, 9, 7, 3).permute(0, 3, 1, 2)
@@ -1373,11 +1541,17 @@ reveal("conv_strided", compare(nn.Conv2d(3, 4, 3), images))
 reveal("linear_strided", compare(nn.Linear(6, 2), torch.rand(6, 4).t()))
 
 # %% [markdown]
-# Layers accept any strides. And there is a layout that `.contiguous()` destroys: *channels last*, in which the channels of a pixel lie side by
-# side in memory, as in an OpenCV image, while the *shape* stays (N, C, H, W).
+# Layers accept any strides. The message "expected contiguous tensor", which people quote for this case, came from
+# no call in this notebook; the one that you will meet is `view`'s. And there is a layout that `.contiguous()`
+# destroys: *channels last*, in which the channels of a pixel lie side by side in memory, as in an OpenCV image,
+# while the *shape* stays (N, C, H, W).
 
 # %%
-predict("channels_last", "`y = x.to(memory_format=torch.channels_last)`. What does `y.is_contiguous()` say?", [True, False])
+predict(
+    "channels_last",
+    "`y = x.to(memory_format=torch.channels_last)`. What does `y.is_contiguous()` say?",
+    [True, False],
+)
 
 # %%
 x = torch.rand(2, 3, 9, 7)
@@ -1385,14 +1559,33 @@ y = x.to(memory_format=torch.channels_last)
 rows = []
 for call in ["x", "y", "y.contiguous()", "y.contiguous(memory_format=torch.channels_last)"]:
     t = eval(call)
-    rows.append((call, tuple(t.shape), t.stride(), t.is_contiguous(), t.is_contiguous(memory_format=torch.channels_last), t is y))
-table(("tensor", "shape", "stride", "contiguous", "contiguous in channels_last", "is y itself"), rows)
+    last = t.is_contiguous(memory_format=torch.channels_last)
+    rows.append((call, tuple(t.shape), t.stride(), t.is_contiguous(), last, t is y))
+table(("tensor", "shape", "stride", "contiguous", "... in channels_last", "is y itself"), rows)
 reveal("channels_last", y.is_contiguous())
 
 # %% [markdown]
-# "Not contiguous" only means "not in the default order". A dutiful `.contiguous()` copied everything back out of the order that somebody had asked for. Many
-# convolution kernels prefer channels last, above all on GPUs in half precision; measure on your machine before you believe it.
+# "Not contiguous" only means "not in the default order". A dutiful `.contiguous()` copied everything back out of
+# the order that somebody had asked for. Whether your convolutions run faster in it depends on the kernel, the dtype
+# and the device: measure there.
 #
+# `to` and `contiguous` both take a `memory_format`, by that name only. They ask different questions. `to` asks whether the
+# *order* of the strides is right; then it returns what it was given. `contiguous` asks whether the elements also
+# lie without gaps. A crop shows the difference:
+
+# %%
+crop = y[:, :, 2:7]
+rows = []
+for call in [
+    "crop",
+    "crop.to(memory_format=torch.channels_last)",
+    "crop.contiguous(memory_format=torch.channels_last)",
+]:
+    t = eval(call)
+    rows.append((call, t.stride(), t.is_contiguous(memory_format=torch.channels_last), t is crop))
+table(("tensor", "stride", "contiguous in channels_last", "is crop itself"), rows)
+
+# %% [markdown]
 # An image from OpenCV *is* channels last already, if you let it:
 
 # %%
@@ -1435,7 +1628,8 @@ for name, t in {"contiguous": x, "permuted": x.permute(0, 2, 3, 1), "channels la
     print(f"{name:14} {used.peak:5} bytes copied")
 
 # %% [markdown]
-# `x.contiguous()` alone does the same test inside, so on a contiguous tensor it is free. Write it where one of these is true, and nowhere else:
+# `x.contiguous()` alone does the same test inside, so on a contiguous tensor it is free. Write it where one of
+# these is true, and nowhere else:
 #
 # * you need `view`, and it refused;
 # * a C function gets the bare pointer, or OpenCV draws into the array;
@@ -1452,7 +1646,8 @@ for name, t in {"contiguous": x, "permuted": x.permute(0, 2, 3, 1), "channels la
 # %%
 predict(
     "slice_keeps",
-    "`big` has a million float32 (4,000,000 bytes). `small = big[:10]`, then `del big`. How many bytes stay in memory?",
+    "`big` has a million float32 (4,000,000 bytes). `small = big[:10]`, then `del big`. How many "
+    "bytes stay in memory?",
     [0, 40, 4000000],
 )
 predict("contiguous_frees", "Does `small = big[:10].contiguous()` let the rest go?", [True, False])
@@ -1472,8 +1667,8 @@ with memory() as used:
     reveal("contiguous_frees", used.current < 4_000_000)
 
 # %% [markdown]
-# A storage lives as long as anything reads it. The slice `big[:10]` is contiguous already, so `contiguous()` returned it as it was. `clone()` is the call that
-# promises bytes of its own. The same holds on disk:
+# A storage lives as long as anything reads it. The slice `big[:10]` is contiguous already, so `contiguous()`
+# returned it as it was. `clone()` is the call that promises bytes of its own. The same holds on disk:
 
 # %%
 def saved_bytes(tensor):
@@ -1492,7 +1687,10 @@ kept = {
 }
 table(
     ("tensor", "elements", "nbytes", "bytes of its storage", "bytes of the file"),
-    [(name, t.numel(), t.nbytes, t.untyped_storage().nbytes(), saved_bytes(t)) for name, t in kept.items()],
+    [
+        (name, t.numel(), t.nbytes, t.untyped_storage().nbytes(), saved_bytes(t))
+        for name, t in kept.items()
+    ],
 )
 
 # %%
@@ -1501,15 +1699,16 @@ bars(
     [saved_bytes(t) for t in kept.values()],
     "bytes of the saved file (each grid step is ten times more)",
     log=True,
-    caption="What `torch.save` writes. It saves the storage, so that tensors which share memory still share it after loading.",
+    caption="What `torch.save` writes. It saves the storage, so that tensors which share memory "
+    "still share it after loading.",
     alt="Five bars on a logarithmic axis: "
     + "; ".join(f"{name} {saved_bytes(t)} bytes" for name, t in kept.items())
     + ".",
 )
 
 # %% [markdown]
-# `nbytes` is what a tensor *reads*: elements times bytes per element. It is too small for a slice and too large for an `expand`, whose stride 0 reads one number a
-# million times. What is *held* is the storage.
+# `nbytes` is what a tensor *reads*: elements times bytes per element. It is too small for a slice and too large for
+# an `expand`, whose stride 0 reads one number a million times. What is *held* is the storage.
 
 # %% [markdown] exercise="bytes_kept_alive"
 # Write `bytes_kept_alive(tensor)`. It returns, as an `int`, how many bytes of tensor memory cannot be freed as long as
@@ -1533,7 +1732,8 @@ def bytes_kept_alive(tensor):
 # than its own elements need (`tensor.nbytes`).
 #
 # If the tensor keeps no more than that already, return it as it is, without a copy. That holds for a whole tensor, for
-# its transpose, and for an expanded one (which keeps even less). The tensor that `tensor` was cut from stays as it is.
+# its transpose, and for an expanded one (which keeps even less). `tensor` itself stays as it is (nothing is assigned to
+# its `.data`), and so does the tensor that it was cut from.
 
 # %% exercise="compact"
 def compact(tensor):
@@ -1546,12 +1746,14 @@ def compact(tensor):
 # %% [markdown]
 # ### Putting batches together
 #
-# Predictions of a validation run arrive batch by batch. Most people collect them in a list and join the list at the end.
+# Predictions of a validation run arrive batch by batch. Most people collect them in a list and join the list at the
+# end.
 
 # %%
 predict(
     "cat_peak",
-    "Ten batches of 40,000 bytes are collected in a list and joined by `torch.cat`. How many bytes are alive at the peak?",
+    "Ten batches of 40,000 bytes are collected in a list and joined by `torch.cat`. How many bytes "
+    "are alive at the peak?",
     [400000, 440000, 800000],
 )
 
@@ -1564,8 +1766,8 @@ reveal("cat_peak", used.peak)
 print("kept in the end:", used.current)
 
 # %% [markdown]
-# While `cat` runs, the parts and the result are alive together: twice the data. Who knows the size beforehand can allocate the result first and let each batch
-# go as soon as it is written.
+# While `cat` runs, the parts and the result are alive together: twice the data. Who knows the size beforehand can
+# allocate the result first and let each batch go as soon as it is written.
 
 # %% [markdown] exercise="assemble"
 # A model gives its features batch by batch; you want them in one tensor. Write `assemble(batches, total)`.
@@ -1630,7 +1832,7 @@ def assemble(batches, total):
 # * how an index becomes a place, and what `permute`, `view` and slicing do to offset and stride;
 # * when `view` is possible, on paper;
 # * what an image goes through between `imread` and a model, and what each step allocates;
-# * why the wrong order of axes may raise nothing, and the four-line test that finds it;
+# * why the wrong order of axes may raise nothing, and the test that finds it: change one item, see who else changes;
 # * when `.contiguous()` helps, when it does nothing, and when it does harm;
 # * what a slice keeps alive, in memory and on disk.
 #

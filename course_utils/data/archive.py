@@ -10,6 +10,7 @@ Layout: https://www.cs.toronto.edu/~kriz/cifar.html
 import gzip
 import hashlib
 import io
+import math
 import pickle
 import pickletools
 import tarfile
@@ -43,7 +44,7 @@ ALLOWED_OPCODES = frozenset(
     BINGET LONG_BINGET GLOBAL STACK_GLOBAL REDUCE BUILD
     """.split()  # noqa: SIM905
 )
-MAX_MEMO = 1_000_000
+MAX_OPCODES = 1_000_000  # an official batch has some 60,000
 
 
 def file_md5(path: Path) -> str:
@@ -110,7 +111,17 @@ def _read_members(path: Path) -> dict[str, bytes]:
                 members = _take(tar, path.name)
             while stream.read(MIB):  # to the end of the file, where gzip checks its checksum
                 pass
-    except (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError, ValueError, OverflowError) as error:
+    except DataError:
+        raise
+    except (
+        EOFError,
+        zlib.error,
+        gzip.BadGzipFile,
+        tarfile.TarError,
+        ValueError,
+        ArithmeticError,
+        RuntimeError,
+    ) as error:
         raise DataError(f"{path.name} is damaged, cut off, or no .tar.gz ({error}). Download it again.") from error
     return members
 
@@ -184,7 +195,7 @@ class _Unpickler(pickle.Unpickler):
     def _encode(self, text: Any, encoding: Any = b"latin1") -> bytes:
         """Python 3 writes bytes in protocol 2 as text in Latin-1."""
         if not isinstance(text, str) or encoding not in ("latin1", b"latin1"):
-            raise DataError(f"{self._where}: refused, text encoded as {encoding!r}.")
+            raise DataError(f"{self._where}: refused, text encoded as {encoding!r:.40}.")
         self._encoded += len(text)
         if self._encoded > MAX_BATCH:
             raise DataError(f"{self._where}: refused, it unpacks to more than {MAX_BATCH // MIB} MiB.")
@@ -200,7 +211,9 @@ class _Unpickler(pickle.Unpickler):
             return self.dtype
         if (module, name) == ("_codecs", "encode"):
             return lambda *arguments: self._encode(*arguments)
-        raise DataError(f"{self._where}: refused, the pickle calls {module}.{name}, which no CIFAR-10 batch does.")
+        raise DataError(
+            f"{self._where}: refused, the pickle calls {module[:60]}.{name[:60]}, which no CIFAR-10 batch does."
+        )
 
     def persistent_load(self, pid: Any) -> Any:
         raise DataError(f"{self._where}: refused, the pickle refers to something outside itself.")
@@ -209,10 +222,12 @@ class _Unpickler(pickle.Unpickler):
 def _load(data: bytes, where: str) -> dict[str, Any]:
     """The dictionary in a pickle. Keys and short texts come back as text, arrays as (N, ...) uint8."""
     try:
-        for opcode, argument, _ in pickletools.genops(data):
+        for count, (opcode, argument, _) in enumerate(pickletools.genops(data)):
+            if count > MAX_OPCODES:
+                raise DataError(f"{where}: refused, the pickle has more than {MAX_OPCODES} parts.")
             if opcode.name not in ALLOWED_OPCODES:
                 raise DataError(f"{where}: refused, the pickle uses {opcode.name}, which no CIFAR-10 batch does.")
-            if opcode.name in ("PUT", "LONG_BINPUT") and int(argument) > MAX_MEMO:
+            if opcode.name in ("PUT", "LONG_BINPUT") and int(argument) > MAX_OPCODES:
                 raise DataError(f"{where}: refused, the pickle claims a memo of {argument} entries.")
         value = _Unpickler(data, where).load()
     except DataError:
@@ -244,10 +259,12 @@ def _array(value: _PickledArray, where: str) -> np.ndarray:
     _, shape, dtype, fortran, data = state
     code = dtype.code if isinstance(dtype, _PickledDtype) else None
     if code not in ("u1", b"u1", "|u1", b"|u1"):
-        raise DataError(f"{where}: an array of dtype {code!r}; uint8 is needed.")
-    if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape) or not isinstance(data, bytes):
+        named = _text(code)[:20] if isinstance(code, str | bytes) else "unknown kind"
+        raise DataError(f"{where}: an array of dtype {named}; uint8 is needed.")
+    plain = isinstance(shape, tuple) and len(shape) <= 4 and all(type(n) is int and 0 <= n < 2**31 for n in shape)
+    if not plain or not isinstance(data, bytes):
         raise DataError(f"{where} is damaged: an array whose shape or values cannot be read.")
-    if len(shape) > 4 or len(data) != int(np.prod([*shape, 1], dtype=object)):
+    if len(data) != math.prod(shape):
         raise DataError(f"{where}: an array of shape {shape} with {len(data)} bytes.")
     return np.frombuffer(data, np.uint8).reshape(shape, order="F" if fortran else "C")
 

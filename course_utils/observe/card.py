@@ -65,7 +65,7 @@ def html(verdict: Verdict, hidden: bool = False) -> str:
         items = f'<ul style="list-style: none; padding-left: 0; margin: 2px 0;">{listed}</ul>'
         # A fold for the notebook; the sanitiser of the feedback knows no <details>.
         facts = f"<div>{count}</div>{items}" if hidden else f"<details><summary>{count}</summary>{items}</details>"
-    notes = "".join(f"<div>Note: {escape(remark)}</div>" for remark in verdict.remarks)
+    notes = "".join(f"<div>Note: {escape(message.one_line(remark, 300))}</div>" for remark in verdict.remarks)
     style = (
         f"border-left: 5px solid var({variable}, {fallback}); padding: 6px 12px; margin: 6px 0; "
         "background: var(--jp-layout-color2, #f5f5f5); color: var(--jp-content-font-color1, #1a1a1a); max-width: 60em;"

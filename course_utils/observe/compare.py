@@ -7,6 +7,7 @@ share costs its share, once, in however many cases it fails. An answer that does
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 from course_utils.observe.clues import find_clue
 from course_utils.observe.plain import Fact, Spec, decode_array
 
-__all__ = ["Behaviour", "Ended", "Finding", "Kind", "Verdict", "compare"]
+__all__ = ["Behaviour", "Ended", "Finding", "Kind", "Verdict", "agrees", "compare", "skipped"]
 
 
 class Kind(enum.Enum):
@@ -40,7 +41,8 @@ class Ended:
     Attributes
     ----------
     kind : str
-        ``not started``, ``crashed`` (in the answer) or ``stopped`` (the observer could not go on with what it got).
+        ``not started``, ``crashed`` (in the answer), ``stopped`` (the observer could not go on with what it got) or
+        ``skipped`` (this machine cannot show it).
     error, message : str
         Class and first line of the exception.
     line : str
@@ -59,8 +61,8 @@ class Ended:
     def from_plain(cls, data: Any) -> Ended | None:
         if not isinstance(data, dict):
             return None
-        text = {k: str(data.get(k, ""))[:500] for k in ("kind", "error", "message", "line")}
-        if text["kind"] not in ("not started", "crashed", "stopped"):
+        text = {k: v[:500] for k in ("kind", "error", "message", "line") if isinstance(v := data.get(k), str)}
+        if text.get("kind") not in ("not started", "crashed", "stopped", "skipped"):
             text["kind"] = "crashed"
         case = data.get("case", 0)
         return cls(**text, case=case if type(case) is int else 0)
@@ -110,10 +112,16 @@ class Verdict:
 
     @property
     def first(self) -> Finding | None:
-        """The finding to talk about: the first essential one that fails, else the first that fails."""
+        """The finding to talk about: the first essential fact that was seen to fail, else the first that fails."""
         failed = [f for f in self.findings if not f.ok]
-        essential = [f for f in failed if f.spec.share is None]
-        return (essential or failed or [None])[0]
+        seen = [f for f in failed if f.seen]
+        essential = [f for f in seen if f.spec.share is None]
+        return (essential or seen or failed or [None])[0]
+
+
+def skipped(exercise: str, ended: Ended, max_points: float) -> Verdict:
+    """Nothing could be observed on this machine, and it costs nothing."""
+    return Verdict(exercise, Kind.SKIPPED, max_points, max_points, ended=ended, detail=ended.message)
 
 
 def compare(expected: Behaviour, got: list[tuple[str, Any]], ended: Ended | None, max_points: float) -> Verdict:
@@ -131,6 +139,8 @@ def compare(expected: Behaviour, got: list[tuple[str, Any]], ended: Ended | None
     max_points : float
         Full marks.
     """
+    if expected.ended is not None and expected.ended.kind == "skipped":
+        return skipped(expected.exercise, expected.ended, max_points)
     if ended is not None and ended.kind == "not started" and not got:
         return Verdict(expected.exercise, Kind.NOT_STARTED, 0.0, max_points, ended=ended)
     judged: dict[str, Finding] = {}
@@ -150,13 +160,12 @@ def compare(expected: Behaviour, got: list[tuple[str, Any]], ended: Ended | None
     failed = [f for f in findings if not f.ok]
     too_many = len(got) > len(expected.facts)
     essential = [f for f in failed if f.spec.share is None]
-    crashed = ended is not None and not any(f.seen for f in failed)
-    if crashed:
+    wrong = [f for f in essential if f.seen]
+    if ended is not None and not wrong:
+        # A part that failed before the crash is not what the answer has to hear first.
         kind, share = Kind.CRASHED, 0.0
     elif essential or too_many:
-        kind, share = (Kind.WRONG_FORM if essential and essential[0].spec.form else Kind.WRONG_VALUE), 0.0
-    elif ended is not None:
-        kind, share = Kind.CRASHED, 0.0
+        kind, share = (Kind.WRONG_FORM if wrong and wrong[0].spec.form else Kind.WRONG_VALUE), 0.0
     elif failed:
         share = max(0.0, 1.0 - sum(f.spec.share or 0.0 for f in failed))
         kind = Kind.WASTEFUL if all(f.spec.at_most for f in failed) else Kind.PARTLY
@@ -168,9 +177,20 @@ def compare(expected: Behaviour, got: list[tuple[str, Any]], ended: Ended | None
     return Verdict(expected.exercise, kind, points, max_points, findings, ended)
 
 
+_SECRET = "not told here: run it and look"
+
+
 def _unseen(fact: Fact, ended: Ended | None) -> Finding:
     got = f"not reached: {ended.error}" if ended else "not observed"
-    return Finding(fact.name, False, fact.spec, _text(fact.value), got, cases=(fact.case,), seen=False)
+    return Finding(
+        fact.name,
+        False,
+        fact.spec,
+        _SECRET if fact.spec.secret else _text(fact.value),
+        got,
+        cases=(fact.case,),
+        seen=False,
+    )
 
 
 def _judge(fact: Fact, value: Any) -> Finding:
@@ -179,7 +199,11 @@ def _judge(fact: Fact, value: Any) -> Finding:
     if difference is None:
         return Finding(fact.name, True, spec, _text(fact.value), _text(value))
     expected, got = difference
+    if spec.secret:
+        expected = _SECRET
     why, fix = spec.why, spec.fix
+    if spec.form and value == "None":
+        why, fix = "The function returned nothing.", "Does every way through it end in a return?"
     if spec.clues:
         better = find_clue(spec.clues, _as_array(fact.value), _as_array(value))
         if better:
@@ -193,12 +217,32 @@ def _as_array(value: Any) -> np.ndarray:
         return np.array(np.nan) if array is None else array
     try:
         return np.asarray(value, dtype=float)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return np.array(np.nan)
+
+
+# Forms that are as good: what NumPy returns where Python has a type of the same name and range.
+_NUMBERS = {"numpy.int64": "int", "numpy.float64": "float", "numpy.bool": "bool"}
 
 
 def _is_number(value: Any) -> bool:
     return type(value) in (int, float)
+
+
+def _close(expected: float, got: float, spec: Spec) -> bool:
+    """NumPy's rule for two numbers of Python's: exact for integers of any size, NaN equals NaN."""
+    if got == expected or (got != got and expected != expected):
+        return True
+    try:
+        finite = math.isfinite(got) and math.isfinite(expected)
+        return finite and abs(got - expected) <= spec.atol + spec.rtol * abs(expected)
+    except OverflowError:
+        return False
+
+
+def agrees(expected: Any, got: Any, spec: Spec) -> bool:
+    """Do two plain values agree under a spec?"""
+    return _difference(expected, got, spec) is None
 
 
 def _difference(expected: Any, got: Any, spec: Spec) -> tuple[str, str] | None:
@@ -207,7 +251,7 @@ def _difference(expected: Any, got: Any, spec: Spec) -> tuple[str, str] | None:
         limit = expected * (1 + spec.slack) + spec.allowance
         if _is_number(got) and got <= limit:
             return None
-        return f"at most {_number(limit)}", _text(got)
+        return f"at most {_number(int(limit) if type(expected) is int else limit)}", _text(got)
     if isinstance(expected, dict) and isinstance(got, dict):
         if "raises" in expected and "raises" in got:
             same = spec.any_error or expected["raises"] == got["raises"]
@@ -229,31 +273,40 @@ def _difference(expected: Any, got: Any, spec: Spec) -> tuple[str, str] | None:
             if inner:
                 return f"at [{index}] {inner[0]}", f"at [{index}] {inner[1]}"
         return None
+    if isinstance(got, dict) and "numpy" in got:
+        # The number counts here, not who made it: an observer that cares asks for the form.
+        got = got.get("value")
     if _is_number(expected) and _is_number(got):
         tolerant = spec.atol or spec.rtol
         if not tolerant and type(expected) is not type(got):
             return f"{_text(expected)} ({type(expected).__name__})", f"{_text(got)} ({type(got).__name__})"
-        close = np.isclose(got, expected, rtol=spec.rtol, atol=spec.atol, equal_nan=True)
-        return None if close else (_text(expected), _text(got))
-    if type(expected) is type(got) and expected == got:
+        return None if _close(expected, got, spec) else (_text(expected), _text(got))
+    if type(expected) is type(got) and (expected == got or (spec.form and expected == _NUMBERS.get(got))):
         return None
     return _text(expected), _text(got)
 
 
+def _form(value: dict) -> str:
+    shape = value.get("shape")
+    return f"{value.get('kind', 'array')} {value['array']} {tuple(shape) if isinstance(shape, list) else shape}"
+
+
 def _array_difference(expected: dict, got: dict, spec: Spec) -> tuple[str, str] | None:
-    form = lambda v: f"{v.get('kind', 'array')} {v.get('array')} {tuple(v.get('shape', ()))}"  # noqa: E731
-    if form(expected) != form(got):
-        return form(expected), form(got)
+    if _form(expected) != _form(got):
+        return _form(expected), _form(got)
     a, b = decode_array(expected), decode_array(got)
     if a is None:
-        raise ValueError("the reference's array is too large to record: observe a smaller one")
+        raise ValueError("the reference's array is too large to record, or holds no numbers: observe another")
     if b is None or a.shape != b.shape:
-        return form(expected), "an array that cannot be read"
-    close = np.isclose(b, a, rtol=spec.rtol, atol=spec.atol, equal_nan=True) if a.size else np.ones(0, bool)
-    if close.all():
-        return None
-    index = tuple(int(i) for i in np.argwhere(~close)[0])
+        return _form(expected), "an array that cannot be read"
     with np.errstate(all="ignore"):
+        if spec.atol or spec.rtol:
+            close = np.isclose(b, a, rtol=spec.rtol, atol=spec.atol, equal_nan=True)
+        else:  # isclose would compare large integers as floats
+            close = (a == b) | ((a != a) & (b != b))
+        if close.all():
+            return None
+        index = tuple(int(i) for i in np.argwhere(~close)[0])
         worst = np.abs(b.astype(complex) - a.astype(complex))
     finite = worst[np.isfinite(worst)]
     largest = f"; largest error {finite.max():.3g}" if finite.size else ""
@@ -268,30 +321,30 @@ def _number(value: Any) -> str:
     if isinstance(value, (int, np.integer)):
         return f"{int(value):,}" if abs(int(value)) >= 10_000 else str(int(value))
     if isinstance(value, (float, np.floating)):
-        return f"{float(value):,.0f}" if abs(value) >= 10_000 and float(value).is_integer() else f"{float(value):.6g}"
+        whole = 10_000 <= abs(value) < 1e15 and float(value).is_integer()
+        return f"{float(value):,.0f}" if whole else f"{float(value):.6g}"
     return str(value)
 
 
-def _text(value: Any) -> str:
+def _text(value: Any, depth: int = 0) -> str:
     """A short text for one plain value."""
+    if depth > 5:
+        return "..."
     if isinstance(value, dict):
         if "raises" in value:
             message = str(value.get("message", "")).split("\n")[0]
             return f"{value['raises']}" + (f": {message}" if message else "")
         if "array" in value:
             array = decode_array(value)
-            form = f"{value.get('kind', 'array')} {value['array']} {tuple(value.get('shape', ()))}"
-            if array is not None and array.size <= 8:
-                return f"{form} {array.tolist()}"
-            return form
+            return f"{_form(value)} {array.tolist()}" if array is not None and array.size <= 8 else _form(value)
         if "object" in value:
             return str(value["object"])
         if "numpy" in value:
-            return f"numpy.{value['numpy']}({_text(value.get('value'))})"
-        return "{" + ", ".join(f"{k}: {_text(v)}" for k, v in list(value.items())[:8]) + "}"
+            return f"numpy.{value['numpy']}({_text(value.get('value'), depth + 1)})"
+        return "{" + ", ".join(f"{k}: {_text(v, depth + 1)}" for k, v in list(value.items())[:8]) + "}"
     if isinstance(value, list):
         more = ", ..." if len(value) > 12 else ""
-        return "[" + ", ".join(_text(v) for v in value[:12]) + more + "]"
+        return "[" + ", ".join(_text(v, depth + 1) for v in value[:12]) + more + "]"
     if value is None or isinstance(value, bool):
         return str(value)
     if isinstance(value, (int, float)):

@@ -8,6 +8,7 @@ student's ever reaches the judge.
 from __future__ import annotations
 
 import base64
+import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -19,10 +20,13 @@ import torch
 from course_utils.meter import MemoryMeter, memory
 from course_utils.observe.plain import COST_SHARE, Fact, Spec
 
-__all__ = ["Outcome", "See", "attempt", "describe", "encode"]
+__all__ = ["Outcome", "See", "attempt", "class_name", "describe", "encode", "error_text", "thinned"]
 
 MAX_ELEMENTS = 50_000  # of one array; a larger one is written down by shape and dtype alone
 MAX_ITEMS = 2_000  # of one list or dictionary
+MAX_VALUES = 200_000  # of one fact, elements of arrays counted
+MAX_DEPTH = 20  # of lists in lists
+MAX_DESCRIBED = 3  # levels of lists in a description
 MAX_TEXT = 1_000  # characters
 
 
@@ -40,102 +44,181 @@ class Outcome:
 
 
 def attempt(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Outcome:
-    """Call a function whose failing is part of its behaviour. A bare ``NotImplementedError`` is let through: not started."""
+    """Call a function that may fail as part of its behaviour. A bare ``NotImplementedError`` gets out: not started."""
     try:
         return Outcome(value=function(*args, **kwargs))
     except Exception as error:
-        if isinstance(error, NotImplementedError) and not str(error):
+        if isinstance(error, NotImplementedError) and not error_text(error):
             raise
-        return Outcome(error=type(error).__name__, message=str(error)[:MAX_TEXT])
+        return Outcome(error=class_name(error), message=error_text(error)[:MAX_TEXT])
 
 
-def describe(value: Any, device: torch.device | None = None) -> str:
+def error_text(error: BaseException) -> str:
+    """What an exception says; a class whose own ``__str__`` fails says nothing."""
+    try:
+        return str.__str__(str(error))
+    except Exception:
+        return ""
+
+
+def describe(value: Any, device: torch.device | None = None, _depth: int = 0) -> str:
     """Class, dtype and shape in one text: ``Tensor float32 (3, 5, 7)``, ``list of 3 x ndarray uint8 (5, 7, 3)``.
 
     The device is named only when it is not ``device``, so that the same text holds on a CPU and on a GPU.
     """
-    if isinstance(value, torch.Tensor):
+    kind = class_name(value)
+    if _is(value, torch.Tensor):
         place = "" if device is None or value.device.type == device.type else f" on {value.device.type}"
-        kind = "Tensor" if type(value) in (torch.Tensor, torch.nn.Parameter) else type(value).__name__
-        return f"{kind} {_dtype(value.dtype)} {tuple(value.shape)}{place}"
-    if isinstance(value, np.ndarray):
+        layout = "" if value.layout == torch.strided else f" {_short(value.layout)}"
+        kind = "Tensor" if type(value) in (torch.Tensor, torch.nn.Parameter) else kind
+        return f"{kind} {_short(value.dtype)} {tuple(value.shape)}{layout}{place}"
+    if _is(value, np.ndarray):
         return f"ndarray {value.dtype} {value.shape}"
-    if isinstance(value, np.generic):
-        return f"numpy.{type(value).__name__}"
-    if isinstance(value, (list, tuple)):
-        kind = type(value).__name__
-        inner = list(dict.fromkeys(describe(v, device) for v in value[:20]))
-        if not inner:
+    if _is(value, np.generic):
+        return f"numpy.{kind}"
+    if _is(value, (list, tuple)):
+        items = _items(value)
+        if not items:
             return f"empty {kind}"
-        return f"{kind} of {len(value)} x {inner[0]}" if len(inner) == 1 else f"{kind} of {', '.join(inner)}"[:200]
+        if _depth == MAX_DESCRIBED:
+            return f"{kind} of {len(items)}"
+        inner = list(dict.fromkeys(describe(v, device, _depth + 1) for v in items[:20]))
+        return f"{kind} of {len(items)} x {inner[0]}" if len(inner) == 1 else f"{kind} of {', '.join(inner)}"[:200]
     if value is None:
         return "None"
-    if isinstance(value, type):
-        return f"the class {value.__name__}"
-    return type(value).__name__
+    if _is(value, type):
+        return f"the class {class_name(value, of_class=True)}"
+    return kind
 
 
-def _dtype(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+def class_name(value: Any, of_class: bool = False) -> str:
+    """The name of a value's class (or of the class itself), which no metaclass can redefine."""
+    return str.__str__(type.__dict__["__name__"].__get__(value if of_class else type(value)))
+
+
+def _is(value: Any, kind: type | tuple[type, ...]) -> bool:
+    """As ``isinstance``, but deaf to a ``__class__`` that an object has given itself."""
+    return issubclass(type(value), kind)
+
+
+def _items(value: list | tuple) -> list[Any]:
+    return list((list if _is(value, list) else tuple).__iter__(value))
+
+
+def _short(name: torch.dtype | torch.layout) -> str:
+    return str(name).removeprefix("torch.")
 
 
 def encode(value: Any, device: torch.device | None = None) -> Any:
-    """Turn a value into plain data. Subclasses that could redefine ``==`` or ``float`` lose that power here."""
-    if value is None or type(value) in (bool, int):
-        return value if not isinstance(value, int) or abs(value) < 2**63 else f"{value:.6g}"
-    if type(value) is float:
-        return value
-    if type(value) is str:
-        return value if len(value) <= MAX_TEXT else value[:MAX_TEXT] + " ..."
-    if isinstance(value, Outcome):
-        if value.raised:
-            return {"raises": value.error, "message": value.message}
-        return encode(value.value, device)
-    if isinstance(value, (torch.dtype, torch.device)):
-        return str(value).removeprefix("torch.")
-    if isinstance(value, torch.Size):
-        return [int(n) for n in value]
-    if isinstance(value, torch.Tensor):
-        return _encode_tensor(value, device)
-    if isinstance(value, np.ndarray):
-        return _encode_array(np.array(value, copy=True, subok=False), str(value.dtype), "ndarray")
-    if isinstance(value, np.generic):
-        return {"numpy": value.dtype.name, "value": encode(value.item())}
-    if type(value) in (list, tuple):
-        return [encode(v, device) for v in value[:MAX_ITEMS]]
-    if type(value) is dict:
-        return {str(k)[:MAX_TEXT]: encode(v, device) for k, v in list(value.items())[:MAX_ITEMS]}
-    if isinstance(value, (set, frozenset)):
-        return sorted((encode(v, device) for v in list(value)[:MAX_ITEMS]), key=str)
-    return {"object": describe(value, device)[:MAX_TEXT]}
+    """Turn a value into plain data, of bounded size whatever the value.
+
+    A subclass of one of Python's own types counts as that type (``np.float64`` is a ``float``, a named tuple a tuple) and
+    is read by the type's own methods: what it may have redefined, such as ``==``, has no say.
+    """
+    return _Encoder(device)(value)
 
 
-def _encode_tensor(value: torch.Tensor, device: torch.device | None) -> Any:
-    with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
-        if value.layout != torch.strided or value.is_meta:
-            return {"object": describe(value, device)}
-        plain = value.detach().resolve_conj().resolve_neg().cpu()
-        name = _dtype(plain.dtype)
-        if plain.dtype in (torch.bfloat16, torch.float16):
-            plain = plain.float()
-        if plain.numel() > MAX_ELEMENTS:
-            return {"array": name, "shape": list(plain.shape), "data": None, "kind": "Tensor"}
-        return _encode_array(plain.numpy().copy(), name, "Tensor")
+class _Encoder:
+    """One walk through a value. Counts what it has written, so that lists that hold each other come to an end."""
+
+    def __init__(self, device: torch.device | None) -> None:
+        self._device = device
+        self._room = MAX_VALUES
+
+    def __call__(self, value: Any, depth: int = 0) -> Any:
+        self._room -= 1
+        if self._room < 0 or depth > MAX_DEPTH:
+            return {"object": "too many values" if self._room < 0 else f"nested more than {MAX_DEPTH} deep"}
+        if value is None or type(value) is bool:
+            return value
+        if _is(value, int):
+            value = int.__int__(value)
+            return value if value.bit_length() <= 1_000 else {"object": f"an int of {value.bit_length()} bits"}
+        if _is(value, float):
+            return float.__float__(value)
+        if _is(value, str):
+            return _cut(str.__str__(value))
+        if type(value) is Outcome:
+            if value.raised:
+                return {"raises": value.error, "message": value.message}
+            return self(value.value, depth)
+        if type(value) is complex:
+            return {"complex": [value.real, value.imag]}
+        if type(value) in (bytes, bytearray):
+            return {"bytes": _cut(value[: 100 * MAX_TEXT].hex())}
+        if _is(value, (torch.dtype, torch.device, torch.layout, torch.memory_format)):
+            return str(value).removeprefix("torch.")
+        if _is(value, torch.Tensor):
+            return self._tensor(value)
+        if _is(value, np.ndarray):
+            plain = np.asarray(value)
+            return self._array(plain, str(plain.dtype), "ndarray")
+        if _is(value, np.generic):
+            item = value.item()
+            plain = float(item) if isinstance(item, np.longdouble) else item
+            return {"numpy": value.dtype.name, "value": self(plain, depth + 1)}
+        if _is(value, (list, tuple)):
+            return self._list(_items(value), depth)
+        if _is(value, dict):
+            items = list(dict.items(value))
+            plain = {self._key(k, depth): self(v, depth + 1) for k, v in items[:MAX_ITEMS]}
+            return plain if len(items) <= MAX_ITEMS else {**plain, "...": f"{len(items) - MAX_ITEMS} more"}
+        if _is(value, (set, frozenset)):
+            return sorted(self._list(list(frozenset().union(value)), depth), key=str)
+        return {"object": _cut(describe(value, self._device))}
+
+    def _key(self, value: Any, depth: int) -> str:
+        return _cut(str.__str__(value) if _is(value, str) else str(self(value, depth + 1)))
+
+    def _list(self, items: list[Any], depth: int) -> list[Any]:
+        plain = [self(v, depth + 1) for v in items[:MAX_ITEMS]]
+        return plain if len(items) <= MAX_ITEMS else [*plain, {"object": f"{len(items) - MAX_ITEMS} more"}]
+
+    def _tensor(self, value: torch.Tensor) -> Any:
+        try:
+            with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+                plain = torch.Tensor.as_subclass(value, torch.Tensor).detach()
+                name = _short(plain.dtype)
+                if plain.layout != torch.strided or plain.is_meta or plain.is_quantized:
+                    return {"object": describe(value, self._device)}
+                if plain.numel() > MAX_ELEMENTS:
+                    return {"array": name, "shape": list(plain.shape), "data": None, "kind": "Tensor"}
+                if plain.dtype.is_floating_point and plain.dtype != torch.float64:
+                    plain = plain.float()  # NumPy knows neither bfloat16 nor 8-bit floats
+                if plain.dtype == torch.complex32:
+                    plain = plain.to(torch.complex64)
+                return self._array(plain.resolve_conj().resolve_neg().cpu().numpy(), name, "Tensor")
+        except (RuntimeError, TypeError, NotImplementedError):  # fake, nested, functional: no numbers to be had
+            return {"object": describe(value, self._device)}
+
+    def _array(self, value: np.ndarray, dtype: str, kind: str) -> Any:
+        form = {"array": dtype, "shape": list(value.shape), "kind": kind}
+        if value.dtype.kind not in "biufc" or value.size > min(MAX_ELEMENTS, self._room):
+            return {**form, "data": None}
+        self._room -= value.size
+        stored = np.ascontiguousarray(value)
+        if stored.dtype.byteorder == ">":
+            stored = stored.astype(stored.dtype.newbyteorder("<"))
+        return {**form, "stored": stored.dtype.str, "data": base64.b64encode(stored.tobytes()).decode()}
 
 
-def _encode_array(value: np.ndarray, dtype: str, kind: str) -> Any:
-    if value.dtype.kind not in "biufc" or value.size > MAX_ELEMENTS:
-        return {"array": dtype, "shape": list(value.shape), "data": None, "kind": kind}
-    stored = np.ascontiguousarray(value)
-    if stored.dtype.byteorder == ">":
-        stored = stored.astype(stored.dtype.newbyteorder("<"))
-    return {
-        "array": dtype,
-        "shape": list(value.shape),
-        "stored": stored.dtype.str,
-        "data": base64.b64encode(stored.tobytes()).decode(),
-        "kind": kind,
-    }
+def _cut(text: str) -> str:
+    """A long text as its beginning and a digest of all of it: two that differ later are not taken for equal."""
+    if len(text) <= MAX_TEXT:
+        return text
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    return f"{text[:MAX_TEXT]} ... ({len(text)} characters, {digest})"
+
+
+def thinned(value: Any, most: int = 200) -> Any:
+    """At most about ``most`` evenly spread elements of a large tensor, 1-D; anything else is described in words.
+
+    For the result of the call whose bytes were measured: it must be a real answer, too.
+    """
+    if not isinstance(value, torch.Tensor):
+        return describe(value)
+    flat = value.detach().reshape(-1)
+    return flat[:: max(1, flat.numel() // most)]
 
 
 class See:
@@ -158,6 +241,7 @@ class See:
         allowance: float = 0.0,
         share: float | None = None,
         any_error: bool = False,
+        secret: bool = False,
         why: str = "",
         fix: str = "",
         clues: Sequence[str] = (),
@@ -165,7 +249,19 @@ class See:
         """Write down a fact. See :class:`Spec` for the parameters; a cost without a ``share`` gets ``COST_SHARE``."""
         if at_most and share is None:
             share = COST_SHARE
-        spec = Spec(atol, rtol, at_most, slack, allowance, share, False, any_error, why, fix, tuple(clues))
+        spec = Spec(
+            atol=atol,
+            rtol=rtol,
+            at_most=at_most,
+            slack=slack,
+            allowance=allowance,
+            share=share,
+            any_error=any_error,
+            secret=secret,
+            why=why,
+            fix=fix,
+            clues=tuple(clues),
+        )
         self.facts.append(Fact(name, encode(value, self._device), self.case, spec))
 
     def form(self, value: Any, name: str = "type of the result", *, why: str = "", fix: str = "") -> None:

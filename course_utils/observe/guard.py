@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch.nn.modules import module as module_hooks
+from torch.optim import optimizer as optimizer_hooks
 
 __all__ = ["Guarded", "guard"]
 
@@ -59,6 +60,13 @@ def _set_anomaly(value: tuple[bool, bool]) -> None:
     torch.autograd.set_detect_anomaly(*value)
 
 
+def _working_folder() -> str | None:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:  # the folder was deleted: nothing to come back to
+        return None
+
+
 SETTINGS: dict[str, tuple[Any, Any, Any, str]] = {
     "grad mode": (torch.is_grad_enabled, torch.set_grad_enabled, True, "torch.set_grad_enabled(True)"),
     "default dtype": (
@@ -75,9 +83,9 @@ SETTINGS: dict[str, tuple[Any, Any, Any, str]] = {
         "torch.autograd.set_detect_anomaly(False)",
     ),
     "deterministic mode": (
-        torch.are_deterministic_algorithms_enabled,
-        torch.use_deterministic_algorithms,
-        False,
+        torch.get_deterministic_debug_mode,
+        torch.set_deterministic_debug_mode,
+        0,
         "torch.use_deterministic_algorithms(False)",
     ),
     "autocast": (
@@ -86,8 +94,16 @@ SETTINGS: dict[str, tuple[Any, Any, Any, str]] = {
         False,
         'torch.set_autocast_enabled("cpu", False)',
     ),
+    "precision of matrix products": (
+        torch.get_float32_matmul_precision,
+        torch.set_float32_matmul_precision,
+        "highest",
+        'torch.set_float32_matmul_precision("highest")',
+    ),
+    "inference mode": (torch.is_inference_mode_enabled, lambda on: None, None, ""),  # see _settings
     "number of threads": (torch.get_num_threads, torch.set_num_threads, None, ""),
-    "working folder": (os.getcwd, os.chdir, None, ""),
+    "recursion limit": (sys.getrecursionlimit, sys.setrecursionlimit, None, ""),
+    "working folder": (_working_folder, os.chdir, None, ""),
     "NumPy's error handling": (np.geterr, lambda value: np.seterr(**value), None, ""),
     "NumPy's print options": (np.get_printoptions, lambda value: np.set_printoptions(**value), None, ""),
 }
@@ -106,43 +122,78 @@ def _switch_simulated_gpu(on: bool) -> None:
 
 SETTINGS["simulated GPU"] = (_simulated_gpu_is_on, _switch_simulated_gpu, None, "")
 
-_GLOBAL_HOOKS = [name for name in vars(module_hooks) if name.startswith("_global_") and "hooks" in name]
+# Every place where a hook for all modules, or all optimizers, can be left behind.
+_GLOBAL_HOOKS = [
+    (module, name)
+    for module in (module_hooks, optimizer_hooks)
+    for name, value in vars(module).items()
+    if name.startswith("_global_") and isinstance(value, dict)
+]
 
 
 @contextmanager
-def _settings(caught: Guarded) -> Iterator[None]:
-    """Run the block under the standard settings; leave the notebook with its own."""
-    before = {}
-    for name, (read, write, standard, cure) in SETTINGS.items():
-        before[name] = read()
-        if standard is not None and before[name] != standard:
-            caught.remark(f"{name} is changed in this notebook; the check set it aside. {cure} puts it right.")
-            write(standard)
-    inside = {name: read() for name, (read, *_) in SETTINGS.items()}
-    hooks = {name: dict(getattr(module_hooks, name) or {}) for name in _GLOBAL_HOOKS}
+def _hooks(caught: Guarded) -> Iterator[None]:
+    """Run the block without the notebook's global hooks; put them back, and nothing else, afterwards."""
+    tables = [getattr(module, name) for module, name in _GLOBAL_HOOKS]
+    before = [dict(table) for table in tables]
+    kind = module_hooks._global_is_full_backward_hook
+    if any(before):
+        caught.remark("global hooks are set in this notebook; the check set them aside.")
+    for table in tables:  # emptied in place: their handles point at them
+        table.clear()
+    module_hooks._global_is_full_backward_hook = None
+    try:
+        yield
+    finally:
+        if any(tables):
+            caught.remark("your code left a global hook behind; the check removed it.")
+        for table, then in zip(tables, before, strict=True):
+            table.clear()
+            table.update(then)
+        module_hooks._global_is_full_backward_hook = kind
+
+
+@contextmanager
+def _random_state() -> Iterator[None]:
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
     try:
         yield
     finally:
-        for name, (read, write, *_) in SETTINGS.items():
-            # A setting that cannot be read or written any more must not keep the others from being put back.
-            with suppress(Exception):
-                if read() != inside[name]:
-                    caught.remark(f"your code changed the {name} and did not put it back; the check did.")
-                if read() != before[name]:
-                    write(before[name])
-        for name, then in hooks.items():
-            now = getattr(module_hooks, name)
-            if now and dict(now) != then:
-                caught.remark("your code left a global module hook behind; the check removed it.")
-                for key in [k for k in now if k not in then]:
-                    del now[key]
         random.setstate(states[0])
         np.random.set_state(states[1])
         torch.set_rng_state(states[2])
         if cuda is not None:
             torch.cuda.set_rng_state_all(cuda)
+
+
+@contextmanager
+def _settings(caught: Guarded) -> Iterator[None]:
+    """Run the block under the standard settings; leave the notebook with its own."""
+    before = {name: read() for name, (read, *_) in SETTINGS.items()}
+    if before["inference mode"]:
+        caught.remark("inference mode is on in this notebook; the check set it aside. Leave its block first.")
+    # Nothing writes inference mode but entering it, and leaving it puts back what was there.
+    with torch.inference_mode(False):
+        for name, (_, write, standard, cure) in SETTINGS.items():
+            if standard is not None and before[name] != standard:
+                if name != "grad mode" or not before["inference mode"]:  # one remark for the two
+                    caught.remark(f"{name} is changed in this notebook; the check set it aside. {cure} puts it right.")
+                write(standard)
+        inside = {name: read() for name, (read, *_) in SETTINGS.items()}
+        try:
+            yield
+        finally:
+            for name, (read, write, *_) in SETTINGS.items():
+                # A setting that cannot be read or written any more must not keep the others from being put back.
+                with suppress(Exception):
+                    now = read()
+                    if now != inside[name]:
+                        caught.remark(f"your code changed the {name} and did not put it back; the check did.")
+                    if now != before[name]:
+                        write(before[name])
+    if torch.is_grad_enabled() != before["grad mode"]:
+        torch.set_grad_enabled(before["grad mode"])
 
 
 @contextmanager
@@ -162,14 +213,36 @@ def _logging(caught: Guarded) -> Iterator[None]:
         logging.Logger.callHandlers = original
 
 
+class _Capped(io.StringIO):
+    """Takes everything and keeps the beginning: a loop that prints must not fill the memory."""
+
+    def write(self, text: str) -> int:
+        if not self.closed and self.tell() <= MAX_OUTPUT:
+            super().write(text[: MAX_OUTPUT + 1])
+        return len(text)
+
+    def close(self) -> None:
+        """Stays open: what an answer has written before it closed its stdout is still to be read."""
+
+
+def _duplicate(descriptor: int) -> int:
+    try:
+        return os.dup(descriptor)
+    except (
+        OSError
+    ):  # closed in this notebook; afterwards it leads nowhere, which is better than to the next file opened
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        return os.dup(nowhere) if nowhere == descriptor else nowhere
+
+
 @contextmanager
 def _streams(caught: Guarded) -> Iterator[None]:
     """Catch ``sys.stdout``, ``sys.stderr`` and file descriptor 2 (C++ code and child processes)."""
-    out, err = io.StringIO(), io.StringIO()
+    out, err = _Capped(), _Capped()
     stdout, stderr = sys.stdout, sys.stderr
     with suppress(Exception):
         stderr.flush()
-    saved = os.dup(2)
+    saved = _duplicate(2)
     with tempfile.TemporaryFile() as low:
         os.dup2(low.fileno(), 2)
         sys.stdout, sys.stderr = out, err
@@ -181,7 +254,7 @@ def _streams(caught: Guarded) -> Iterator[None]:
             os.close(saved)
             low.seek(0)
             written = low.read(MAX_OUTPUT).decode(errors="replace")
-            for line in (err.getvalue()[:MAX_OUTPUT] + "\n" + written).splitlines():
+            for line in (err.getvalue() + "\n" + written).splitlines():
                 caught.remark(line[:300])
             text = out.getvalue()
             caught.output = text if len(text) <= MAX_OUTPUT else text[:MAX_OUTPUT] + "\n[the rest was cut]\n"
@@ -193,9 +266,17 @@ def guard() -> Iterator[Guarded]:
     caught = Guarded()
     shown: list[warnings.WarningMessage] = []
     try:
-        with _streams(caught), _logging(caught), _settings(caught), warnings.catch_warnings(record=True) as shown:
+        with (
+            _streams(caught),
+            _logging(caught),
+            _random_state(),
+            _hooks(caught),
+            _settings(caught),
+            warnings.catch_warnings(record=True) as shown,
+        ):
             warnings.simplefilter("default")
             yield caught
     finally:
         for warning in shown:
-            caught.remark(f"{warning.category.__name__}: {warning.message}"[:300])
+            with suppress(Exception):  # the text of a warning may be an object of the student's
+                caught.remark(f"{warning.category.__name__}: {warning.message}"[:300])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -12,6 +13,8 @@ __all__ = ["COST_SHARE", "MIME", "Fact", "Spec", "decode_array"]
 
 MIME = "application/vnd.pytorch-foundations.facts+json"  # under which facts leave a student's kernel
 COST_SHARE = 0.4  # of the points, lost by an answer that is right but wasteful
+
+_STORED = re.compile(r"[<|][biufc]\d\d?")
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,8 @@ class Spec:
         The fact is about type, shape, dtype or device.
     any_error : bool
         Of an exception only that there was one counts, not its class.
+    secret : bool
+        The expected value is never shown: it is the answer itself, as in a table of predictions.
     why, fix : str
         One line each: the reason, and what to try.
     clues : tuple of str
@@ -45,6 +50,7 @@ class Spec:
     share: float | None = None
     form: bool = False
     any_error: bool = False
+    secret: bool = False
     why: str = ""
     fix: str = ""
     clues: tuple[str, ...] = ()
@@ -72,11 +78,10 @@ class Fact:
 def decode_array(plain: dict[str, Any]) -> np.ndarray | None:
     """The numbers of an encoded array, or None where they were not kept or do not fit the stated shape."""
     try:
-        dtype = np.dtype(plain["stored"])
-        if dtype.kind not in "biufc":
+        if not _STORED.fullmatch(plain["stored"]):
             return None
         data = base64.b64decode(plain["data"], validate=True)
         shape = tuple(int(n) for n in plain["shape"])
-        return np.frombuffer(data, dtype).reshape(shape)
-    except (KeyError, TypeError, ValueError):
+        return np.frombuffer(data, np.dtype(plain["stored"])).reshape(shape)
+    except (KeyError, TypeError, ValueError, OverflowError):
         return None

@@ -276,5 +276,5 @@ def _html_picture(fig: Figure, alt: str) -> str:
     import base64
     from html import escape
 
-    data = base64.b64encode(plots.png(fig)).decode()
+    data = base64.b64encode(plots.png(fig, trim=False)).decode()  # a picture of one size does not jump about
     return f'<img alt="{escape(alt)}" src="data:image/png;base64,{data}">'

@@ -1,6 +1,7 @@
 """Building and reading: the files are what meta.json says, and a failed build changes nothing."""
 
 import errno
+import fcntl
 import hashlib
 import json
 import multiprocessing
@@ -125,17 +126,18 @@ def full_disk(*_):
         "course_utils.data.build.atomic_write_json",
     ],
 )
-def test_a_build_that_fails_half_way_leaves_the_old_data_and_no_litter(old_data, monkeypatch, where, fails):
+def test_a_build_that_fails_half_way_leaves_the_old_data_and_no_litter(old_data, monkeypatch, where, fails, write_npz):
     before = contents_of(old_data.parent)
+    source = "drawn" if "drawn" in where else str(write_npz())
     monkeypatch.setattr(where, fails)
     with pytest.raises((RuntimeError, KeyboardInterrupt, DataError, OSError)):
-        build_cifar_mini(old_data, "drawn", REQUEST)
+        build_cifar_mini(old_data, source, REQUEST)
     assert contents_of(old_data.parent) == before
     assert [path.name for path in old_data.parent.iterdir()] == ["cifar_mini"]
 
 
 @pytest.mark.parametrize("failing", [0, 1])
-def test_a_failure_between_the_two_renames_puts_the_old_data_back(old_data, monkeypatch, failing):
+def test_a_failure_between_the_two_renames_puts_the_old_data_back(old_data, monkeypatch, failing, write_npz):
     before = contents_of(old_data.parent)
     rename, calls = os.rename, []
 
@@ -147,14 +149,14 @@ def test_a_failure_between_the_two_renames_puts_the_old_data_back(old_data, monk
 
     monkeypatch.setattr(files.os, "rename", rename_or_fail)
     with pytest.raises(OSError, match="Input/output"):
-        build_cifar_mini(old_data, "drawn", REQUEST)
+        build_cifar_mini(old_data, str(write_npz()), REQUEST)
     assert contents_of(old_data.parent) == before
 
 
-def test_a_full_disk_is_named_with_what_is_needed(old_data, monkeypatch):
+def test_a_full_disk_is_named_with_what_is_needed(old_data, monkeypatch, write_npz):
     monkeypatch.setattr("course_utils.data.build.channel_statistics", full_disk)
     with pytest.raises(DataError, match=r"the disk is full: 0 MB are needed in .* Nothing was changed"):
-        build_cifar_mini(old_data, "drawn", REQUEST)
+        build_cifar_mini(old_data, str(write_npz()), REQUEST)
 
 
 def test_a_hostile_archive_leaves_the_old_data(old_data, write_archive, members):
@@ -165,28 +167,28 @@ def test_a_hostile_archive_leaves_the_old_data(old_data, write_archive, members)
     assert contents_of(old_data.parent) == before
 
 
-def test_what_a_killed_build_left_is_cleared_away_by_the_next(old_data):
+def test_what_a_killed_build_left_is_cleared_away_by_the_next(old_data, write_npz):
     litter = old_data.parent / ".cifar_mini.new-killed"
     litter.mkdir()
     (litter / "train_images.bin").write_bytes(b"half")
     os.rename(old_data, old_data.parent / ".cifar_mini.old")  # killed between its two renames
-    build_cifar_mini(old_data, "drawn", REQUEST, still_needed=lambda: True)
+    build_cifar_mini(old_data, str(write_npz()), REQUEST, still_needed=lambda: True)
     assert [path.name for path in old_data.parent.iterdir()] == ["cifar_mini"]
 
 
-def test_a_killed_build_is_put_right_before_a_failing_one(old_data, monkeypatch):
+def test_a_killed_build_is_put_right_before_a_failing_one(old_data, monkeypatch, write_npz):
     before = contents_of(old_data)
     os.rename(old_data, old_data.parent / ".cifar_mini.old")
     monkeypatch.setattr("course_utils.data.build.channel_statistics", boom)
     with pytest.raises(RuntimeError, match="boom"):
-        build_cifar_mini(old_data, "drawn", REQUEST)
+        build_cifar_mini(old_data, str(write_npz()), REQUEST)
     assert contents_of(old_data) == before
 
 
-def test_memmaps_opened_before_a_build_stay_readable(old_data):
+def test_memmaps_opened_before_a_build_stay_readable(old_data, write_npz):
     data = load_cifar_mini("train", old_data.parent)
     before = np.array(data.images)
-    build_cifar_mini(old_data, "drawn", REQUEST)
+    build_cifar_mini(old_data, str(write_npz()), REQUEST)
     assert np.array_equal(data.images, before)
     assert len(load_cifar_mini("train", old_data.parent)) == 20
 
@@ -211,17 +213,29 @@ def test_builds_at_the_same_time_leave_one_whole_result(tmp_path):
     assert [path.name for path in folder.parent.iterdir()] == ["cifar_mini"]
 
 
+def is_building(root: Path) -> bool:
+    """Whether a process is inside the part of a build that is locked."""
+    handle = os.open(root, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
 def test_ctrl_c_at_the_command_leaves_the_old_data_and_no_traceback(old_data):
     before = contents_of(old_data.parent)
-    command = [sys.executable, "-m", "course_utils", "build-data", "--root", str(old_data.parent), "--train", "5000"]
+    command = [sys.executable, "-m", "course_utils", "build-data", "--root", str(old_data.parent), "--train", "20000"]
     process = subprocess.Popen(
-        command, cwd=PROJECT, stderr=subprocess.PIPE, text=True, process_group=0, stdout=subprocess.DEVNULL
+        command, cwd=PROJECT, stderr=subprocess.PIPE, text=True, start_new_session=True, stdout=subprocess.DEVNULL
     )
-    time.sleep(1.5)  # drawing 5000 images takes far longer; the outcome is the same if it has not begun
-    os.killpg(process.pid, signal.SIGINT)
-    _, stderr = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert "Traceback" not in stderr
+    while process.poll() is None and not is_building(old_data.parent):
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the command and to the processes that draw
+    _, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stderr) == (130, "stopped\n")
     assert contents_of(old_data.parent) == before
 
 
@@ -348,8 +362,11 @@ def test_a_folder_that_cannot_be_written_gives_one_line_and_status_2(tmp_path, c
 
 
 @pytest.mark.parametrize("value, crops", [([], True), (["yes"], True), (["1"], True), (["no"], False), (["0"], False)])
-def test_crop_takes_a_value_as_make_passes_it(tmp_path, value, crops):
-    assert main(["build-data", "--root", str(tmp_path), "--train", "10", "--test", "10", "--crop", *value]) == 0
+def test_crop_takes_a_value_as_make_passes_it(tmp_path, write_npz, value, crops):
+    source = ["--source", str(write_npz())]
+    assert (
+        main(["build-data", "--root", str(tmp_path), *source, "--train", "10", "--test", "10", "--crop", *value]) == 0
+    )
     assert load_cifar_mini("train", tmp_path).meta["distortions"]["crop"] is crops
 
 

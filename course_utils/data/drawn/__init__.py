@@ -13,6 +13,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from multiprocessing import get_context
 
@@ -123,11 +124,24 @@ def _run(tasks: list[tuple[str, int, list[int], int]], workers: int) -> Iterator
     if workers <= 1 or len(tasks) <= 1:
         yield from map(_draw_chunk, tasks)
         return
-    # Spawned, not forked: a process with threads (torch, Jupyter) must not be forked. Only the parent hears Ctrl-C.
-    pool = ProcessPoolExecutor(
-        workers, mp_context=get_context("spawn"), initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)
-    )
+    # Spawned, not forked: a process with threads (torch, Jupyter) must not be forked.
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
     try:
-        yield from pool.map(_draw_chunk, tasks)
+        with _without_ctrl_c():
+            chunks = pool.map(_draw_chunk, tasks)
+        yield from chunks
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _without_ctrl_c() -> Iterator[None]:
+    """Processes started in this block never hear Ctrl-C, which the terminal sends to all: this one stops them."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
