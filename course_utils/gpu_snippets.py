@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+from itertools import pairwise
 from types import CodeType
 from typing import Any
 
@@ -43,7 +44,7 @@ def mend_4(sizes):
     class Chain(nn.Module):
         def __init__(self):
             super().__init__()
-            self.layers = [nn.Linear(i, o) for i, o in zip(sizes, sizes[1:])]
+            self.layers = [nn.Linear(i, o) for i, o in pairwise(sizes)]
 
         def forward(self, x):
             for layer in self.layers[:-1]:

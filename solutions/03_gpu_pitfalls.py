@@ -21,6 +21,7 @@ import threading
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -807,7 +808,7 @@ def mend_4(sizes):
     class Chain(nn.Module):
         def __init__(self):
             super().__init__()
-            self.layers = [nn.Linear(i, o) for i, o in zip(sizes, sizes[1:])]
+            self.layers = [nn.Linear(i, o) for i, o in pairwise(sizes)]
 
         def forward(self, x):
             for layer in self.layers[:-1]:
@@ -825,7 +826,7 @@ def mend_4(sizes):
         def __init__(self):
             super().__init__()
             # A Python list hides its layers from .to(), parameters() and state_dict(). A ModuleList registers them.
-            self.layers = nn.ModuleList(nn.Linear(i, o) for i, o in zip(sizes, sizes[1:]))
+            self.layers = nn.ModuleList(nn.Linear(i, o) for i, o in pairwise(sizes))
 
         def forward(self, x):
             for layer in self.layers[:-1]:

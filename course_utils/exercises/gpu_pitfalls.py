@@ -1,7 +1,7 @@
 """Section 3, gpu_pitfalls: two places, one program.
 
 Every exercise runs on the simulated GPU, on every machine, so that transfers, bytes and waits can be counted. Where
-CUDA is available some run there as well (:func:`_everywhere`).
+CUDA is available some run there as well (:func:`_on_cuda`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from course_utils.gpu_snippets import is_untouched
 from course_utils.meter import storage_bytes
 from course_utils.observe import NotStarted, attempt, describe, exercise
-from course_utils.simgpu import counting, events, simulated_gpu
+from course_utils.simgpu import counting, events, is_enabled, simulated_gpu
 
 SECTION = "gpu_pitfalls"
 
@@ -63,11 +63,17 @@ def _in_use(device: torch.device) -> int:
     return torch.accelerator.memory_allocated(device)
 
 
-def _everywhere(case: Any, seen: list[torch.Tensor], work: Callable[[torch.device], list[torch.Tensor]]) -> list:
-    """``seen``, from the simulated GPU; on a machine with CUDA what ``work`` gives there, if that is something else."""
-    if case.device.type != "cuda":
+def _on_cuda(case: Any, work: Callable[[torch.device], Any]) -> list[torch.Tensor] | None:
+    """What ``work`` gives on CUDA; None without CUDA, and while a notebook has the simulation on: it would be in between."""
+    if case.device.type != "cuda" or is_enabled():
+        return None
+    return _numbers(work(case.device))
+
+
+def _everywhere(seen: list[torch.Tensor], there: list[torch.Tensor] | None) -> list[torch.Tensor]:
+    """``seen``, from the simulated GPU; what CUDA gave where that is something else."""
+    if there is None:
         return seen
-    there = [t.detach().cpu() for t in work(case.device)]
     same = len(there) == len(seen) and all(
         a.shape == b.shape and torch.allclose(a.double(), b.double(), rtol=1e-3, atol=1e-3)
         for a, b in zip(seen, there, strict=True)
@@ -192,8 +198,7 @@ def placement(answer, case, see):
         model.to(device)
         model[2][0].mix.to(torch.device("sim", 1 - device.index))
         model.shift = _host(case, 2).to(device)
-        single = _Attention(case, narrow)
-        found, of_one = answer(model), answer(single)
+        found = answer(model)
         see.form(
             found if not isinstance(found, dict) else "dictionary",
             why="A dictionary was asked for: name -> device, as text.",
@@ -211,15 +216,8 @@ def placement(answer, case, see):
         see(
             "forgotten tensors",
             {k: v for k, v in sorted(table.items()) if k not in parameters | buffers},
-            why=".to() never moves a tensor that is a plain attribute: look for those.",
-            fix="They are in vars(module), for every module of named_modules().",
-        )
-        see(
-            "a module alone",
-            {str(k): str(v) for k, v in sorted(of_one.items())} if isinstance(of_one, dict) else describe(of_one),
-            share=0.25,
-            why="The outermost module has an empty name, and tensors like any other.",
-            fix='Join names with a dot only where there is a prefix: "scale", "mix.bias".',
+            why="A plain attribute that is a tensor is missing, or has another name.",
+            fix='vars(module) of every module; "scale" of model[2] is called "2.scale".',
         )
 
 
@@ -248,8 +246,9 @@ def Normalize(answer, case, see):
     def work(device: torch.device) -> list[torch.Tensor]:
         return [answer(mean, std).to(device)(images.to(device))]
 
+    real = _on_cuda(case, work)
     with _gpus(case) as device:
-        on_host = answer(mean, std)(images)
+        on_host = answer(mean, std)(images.clone())
         layer = answer(mean, std).to(device)
         there = images.to(device)
         before = there.clone()
@@ -261,7 +260,7 @@ def Normalize(answer, case, see):
         )
         see(
             "values",
-            _everywhere(case, [result.cpu()], work)[0],
+            _everywhere([result.cpu()], real)[0],
             atol=1e-5,
             why="Not (x - mean) / std, channel by channel.",
             fix="The channels are axis 1: give mean and std the shape (C, 1, 1).",
@@ -352,6 +351,7 @@ def to_device(answer, case, see):
     def tensors(value: Any) -> list[torch.Tensor]:
         return [leaf for leaf in leaves(value) if isinstance(leaf, torch.Tensor)]
 
+    real = _on_cuda(case, lambda cuda: tensors(answer(batch(cuda), cuda)))
     with _gpus(case) as device:
         given = batch(device)
         structure = form(given)
@@ -372,7 +372,7 @@ def to_device(answer, case, see):
         )
         see(
             "values",
-            _everywhere(case, _numbers(tensors(moved)), lambda d: tensors(answer(batch(d), d))),
+            _everywhere(_numbers(tensors(moved)), real),
             why="The numbers must not change on the way.",
             fix="Move each tensor as it is.",
         )
@@ -444,7 +444,7 @@ def optimizer_to(answer, case, see):
         )
         see(
             "devices of the state",
-            _devices(_adam_states(optimizer)),
+            _devices(_adam_states(optimizer)) or "no state",
             why="Averages and momenta have to lie where their parameters lie.",
             fix="Look at every tensor in optimizer.state[parameter], and store it back.",
         )
@@ -617,7 +617,7 @@ def mend_4(answer, case, see):
         see("devices after .to()", _devices(model.parameters()), why="A layer stayed behind.", fix="Register it.")
         with torch.no_grad():
             for p in model.parameters():  # the same numbers for whoever made the layers, in whatever order
-                p.copy_(torch.linspace(-1, 1.5, p.numel()).view_as(p).cos())
+                p.copy_(torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())))
         result = model(_host(case, n, sizes[0]).to(device))
         see("output", _placed(result), why=_PLACE, fix="Is every layer on the device that x is on?")
         see(
@@ -780,7 +780,7 @@ def mend_7(answer, case, see):
 )
 def train_lean(answer, case, see):
     """Train one epoch with the fewest transfers, and wait for the device at most once."""
-    batch, height, width = case.sizes(3, 6, 10)
+    batch, height, width = case.sizes(3, 12, 16)
     count, classes = 3 * batch + case.integer(1, batch - 2), case.integer(4, 7)
     images = _host(case, count, 3, height, width, dtype="uint8")
     labels = _labels(case, count, classes)
@@ -793,6 +793,7 @@ def train_lean(answer, case, see):
         torch.accelerator.reset_peak_memory_stats(device)
         return model, answer(model, loader, optimizer, device)
 
+    real = _on_cuda(case, lambda cuda: train(cuda)[0].parameters())
     with _gpus(case) as device:
         train(device)  # twice: the first call may import
         with counting() as cost:
@@ -805,7 +806,7 @@ def train_lean(answer, case, see):
         )
         see(
             "weights after the epoch",
-            _everywhere(case, _numbers(model.parameters()), lambda d: list(train(d)[0].parameters())),
+            _everywhere(_numbers(model.parameters()), real),
             atol=1e-5,
             why="The weights differ from plain training on images in [0, 1].",
             fix="float(), / 255, zero_grad, backward and step, once for every batch.",
@@ -856,8 +857,8 @@ def train_lean(answer, case, see):
             peak,
             at_most=True,
             share=0.2,
-            slack=0.25,
-            allowance=8192,
+            slack=0.1,
+            allowance=4096,
             why="More than one batch, or the graphs of old losses, were kept alive.",
             fix="detach() what you keep; let each batch go before the next.",
         )
@@ -990,13 +991,13 @@ def staged_copy(answer, case, see):
             on_device = storage_bytes(*result) if all(isinstance(r, torch.Tensor) for r in result) else 0
         queued = [e for e in events()[start:] if e.what == "copy queued" and e.detail == "h2d"]
         see.form(
-            " and ".join(dict.fromkeys(_placed(r) for r in result)),
+            f"{len(result)} tensors: " + ", ".join(dict.fromkeys(_placed(r) for r in result)),
             why="One tensor on the device for every batch was asked for, in order.",
             fix="Collect what .to(device, non_blocking=True) returns.",
         )
         see(
             "values",
-            [bool(torch.equal(r.cpu(), b)) for r, b in zip(result, before, strict=True)],
+            [bool(torch.equal(r.cpu(), b)) for r, b in zip(result, before, strict=False)],
             why="A batch arrived with numbers of another: its buffer was refilled early.",
             fix="Wait for the copy out of a buffer before you write into it again.",
         )
@@ -1361,18 +1362,18 @@ def checkpointed(answer, case, see):
     blocks = nn.ModuleList(
         nn.Sequential(nn.Linear(width, 3 * width), nn.Tanh(), nn.Dropout(0.3), nn.Linear(3 * width, width), nn.Tanh())
         for _ in range(6)
-    ).to(case.device)
-    values = case.array(n, width)
+    )  # on the host: the random numbers of dropout are others on CUDA
+    values, factors = case.array(n, width), _host(case, n, width)
 
-    def run() -> tuple[torch.Tensor, torch.Tensor, int]:
-        x = torch.from_numpy(values).to(case.device).requires_grad_(case.index == 1)
+    def run() -> tuple[torch.Tensor, Any, int, int]:
+        x = torch.from_numpy(values.copy()).requires_grad_(case.index == 1)
         blocks.zero_grad(set_to_none=True)
         torch.manual_seed(case.seed % 1000)
         with see.memory() as used:
             out = answer(list(blocks), x)
             kept = used.current
             if isinstance(out, torch.Tensor) and out.requires_grad:
-                out.square().mean().backward()
+                (out * factors).sum().backward()
         return x, out, kept, used.peak
 
     run()  # the first use of checkpoint leaves a reference cycle behind
@@ -1398,14 +1399,16 @@ def checkpointed(answer, case, see):
     see(
         "gradients of the parameters",
         [describe(p.grad) if p.grad is None else p.grad[:5].clone() for p in blocks.parameters()],
-        atol=1e-5,
+        rtol=1e-3,
+        atol=1e-4,
         why="Other gradients than without checkpoints.",
         fix="use_reentrant=False, and leave the random state to checkpoint.",
     )
     see(
         "gradient of the input",
         describe(x.grad) if x.grad is None else x.grad,
-        atol=1e-5,
+        rtol=1e-3,
+        atol=1e-4,
         why="The input's own gradient is another, or missing.",
         fix="Do not detach x.",
     )

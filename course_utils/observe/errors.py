@@ -24,10 +24,16 @@ _ADVICE = [
     (r"Trying to resize storage|not resizable", "memory that NumPy owns cannot be resized: copy it first"),
     (r"result type \w+ can't be cast", "an in-place operation keeps the dtype: use x = x + y, or convert x first"),
     (
+        r"(Input|weight|bias) type \(torch\.(sim|cuda)\.",
+        "a type that names a GPU, and one that does not: move one with .to(device)",
+    ),
+    (
         r"expected scalar type|should be the same|same dtype",
         "two operands differ in dtype: convert one with .to(dtype)",
     ),
-    (r"same device|on the expected device", "two operands live on different devices: move one with .to(device)"),
+    (r"same device|on the expected device|at least two devices", "two operands live on different devices: move one with .to(device)"),
+    (r"deserialize object on", "the file names a device that is not here: give torch.load a map_location"),
+    (r"device type tensor to numpy", "NumPy reads host memory only: bring the tensor back with .cpu()"),
     (r"leaf Variable that requires grad", "do it under torch.no_grad(), or out of place"),
     (r"modified by an inplace operation", "an operation changed a value that backward needs: do it out of place"),
     (r"does not require grad", "the graph was cut before this point: look for detach, no_grad or .data"),
@@ -48,6 +54,7 @@ _ADVICE = [
         "compare the call with the parameters; some want their name, as dim=1",
     ),
     (r"NameError: name '(\w+)'", "a typo in the name? If not, run the cell that defines it first"),
+    (r"'float' and 'NoneType'|'NoneType' and", "one operand is None: a .grad? Only leaves get one; ask is_leaf"),
     (r"'NoneType' object", "something returned None: does every path of your function return?"),
 ]
 
