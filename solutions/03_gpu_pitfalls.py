@@ -34,8 +34,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from course_utils import bytes_saved_for_backward, check, hint, load_cifar_mini, my_predictions
 from course_utils import predict, progress, reveal, shows_error, shows_warning, table
 from course_utils.plots import bars, figure, show
-from course_utils.simgpu import counters, counting, enable, events, simulated_gpu
-from course_utils.widgets.queue import order_picture, queue_explorer
+from course_utils.simgpu import counting, enable, simulated_gpu
+from course_utils.widgets.queue import order_picture, queue_explorer, recording
 
 # %%
 device = enable()  # the second place; part 1 says what it is
@@ -165,10 +165,15 @@ print(checked.stdout or checked.stderr)
 # %%
 predict(
     "build_and_driver",
-    "`torch.version.cuda` is a version number, such as 13.0. Does it follow that `torch.cuda.is_available()`?",
+    "`torch.version.cuda` is a version number, such as 13.0. Does it follow that "
+    "`torch.cuda.is_available()` is true?",
     [True, False],
 )
-predict("toolkit", "Must a CUDA toolkit be installed before `import torch` works with a CUDA wheel?", [True, False])
+predict(
+    "toolkit",
+    "Must a CUDA toolkit be installed before `import torch` works with a CUDA wheel?",
+    [True, False],
+)
 
 # %%
 print("torch", torch.__version__)
@@ -181,12 +186,12 @@ with shows_error():
 # %%
 names = {d.metadata["Name"] for d in importlib.metadata.distributions()}
 carried = sorted(n for n in names if n and n.startswith("nvidia-"))
-print(f"{len(carried)} packages of CUDA libraries came with the wheel:", ", ".join(carried[:6]), "..." if carried else "")
+print(len(carried), "packages of CUDA libraries came with the wheel:", ", ".join(carried[:4]), "...")
 
 maps = Path("/proc/self/maps")  # what this process has loaded; Linux only
 loaded = {line.split()[-1] for line in maps.read_text().splitlines()} if maps.exists() else set()
 runtimes = {path for path in loaded if "libcudart" in path}
-print("the CUDA runtime in use lies in:", {path.split("site-packages/")[-1] for path in runtimes} or "none is loaded")
+print("the CUDA runtime in use:", [p.split("site-packages/")[-1] for p in runtimes] or "none")
 reveal("toolkit", any("site-packages" not in path for path in runtimes))
 
 # %% [markdown]
@@ -206,16 +211,15 @@ reveal("toolkit", any("site-packages" not in path for path in runtimes))
 # These three lines are from the vendor's documentation: without a driver this notebook cannot try them. `doctor`
 # shows the two numbers that are needed, the wheel's and the driver's, where there is one.
 #
-# A lock file holds the rest together. `requirements.txt` pins every package of this course, TensorBoard and the CUDA
-# libraries included, and `environment.yml` does so for conda. Never pin `torch` alone: `torchvision` is built for one
-# version of it.
+# A lock file holds the rest together. `requirements.txt` pins every package of this course, the CUDA libraries
+# included, and `environment.yml` takes its versions from there. Whatever else you use, TensorBoard for one, belongs into
+# the lock as well. Never pin `torch` alone: `torchvision` is built for one version of it.
 
 # %%
-for package in ("torch", "torchvision", "numpy", "tensorboard"):
-    try:
-        print(f"{package:12} {importlib.metadata.version(package)}")
-    except importlib.metadata.PackageNotFoundError:
-        print(f"{package:12} not installed")
+for package in ("torch", "torchvision", "numpy"):
+    print(f"{package:12} {importlib.metadata.version(package)}")
+needed = [n for n in importlib.metadata.requires("torchvision") if n.startswith("torch")]
+print("torchvision asks for:", ", ".join(needed))
 
 # %% [markdown]
 # ### Old code, new PyTorch
@@ -279,8 +283,8 @@ def pick_device(wish=None):
 # ### A tensor is copied, a module is changed
 
 # %%
-predict("tensor_to", "A line says `x.to(device)` and no more. Where is `x` afterwards?", ["cpu", "sim:0"])
-predict("module_to", "A line says `layer.to(device)` and no more. Where is `layer.weight`?", ["cpu", "sim:0"])
+predict("tensor_to", "A line says just `x.to(device)`. Where is `x` afterwards?", ["cpu", "sim:0"])
+predict("module_to", "It says `layer.to(device)`. Where is `layer.weight`?", ["cpu", "sim:0"])
 
 # %%
 x, layer = torch.ones(1, 3), nn.Linear(3, 2)
@@ -301,7 +305,8 @@ print("layer.weight is the same object as before:", layer.weight is weight)
 # %%
 d = x.to(device)
 rows = []
-for call in ["x.to('cpu')", "x.cpu()", "d.to(device)", "d.to(device, copy=True)", "d.cpu()", "x.to(device)"]:
+calls = ["x.to('cpu')", "x.cpu()", "d.to(device)", "d.to(device, copy=True)", "d.cpu()", "x.to(device)"]
+for call in calls:
     with counting() as cost:
         made = eval(call)
     rows.append((call, made is x or made is d, cost.h2d_bytes + cost.d2h_bytes))
@@ -315,7 +320,8 @@ table(("call (x on the host, d on the device)", "returns its tensor itself", "by
 # %%
 predict(
     "leaf_grad",
-    "`w = torch.zeros(3, requires_grad=True).to(device)`, then a loss from `w`, then `backward()`. What is `w.grad`?",
+    "`w = torch.zeros(3, requires_grad=True).to(device)`, then a loss from `w`, then `backward()`. "
+    "What is `w.grad`?",
     ["the gradient", "None", "an error"],
 )
 
@@ -351,10 +357,15 @@ reveal("move_no_grad", moved.device == device)
 # ### Ask the model where it is
 
 # %%
-predict("model_device", "What does `model.device` give, for a model of `nn.Linear` layers?", ["its device", "an error"])
+predict(
+    "model_device",
+    "What does `model.device` give, for a model of `nn.Linear` layers?",
+    ["its device", "an error"],
+)
 predict(
     "first_parameter",
-    "Only the first of two layers was moved. Does `next(model.parameters()).device` show that something is wrong?",
+    "Only the first of two layers was moved. Does `next(model.parameters()).device` show that "
+    "something is wrong?",
     [True, False],
 )
 
@@ -385,7 +396,11 @@ predict(
     "`model[0].cpu()`, then `model.to(device)`. Is `model[0]` on the device?",
     [True, False],
 )
-predict("replaced_layer", "`model.to(device)`, then `model[1] = nn.Linear(3, 5)`. Is all of it there?", [True, False])
+predict(
+    "replaced_layer",
+    "`model.to(device)`, then `model[1] = nn.Linear(3, 5)`. Is all of it on the device?",
+    [True, False],
+)
 
 # %%
 model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
@@ -417,7 +432,8 @@ class Stats(nn.Module):
 
 predict(
     "attribute_moves",
-    "Which of these follow `module.to(device)`: the buffer `mean`, the attribute `offset`, the layer in the Python list?",
+    "Which of these follow `module.to(device)`: the buffer `mean`, the attribute `offset`, the layer "
+    "in the Python list?",
     ["all three", "the buffer and the attribute", "only the buffer", "none"],
 )
 
@@ -438,9 +454,13 @@ table(
     [(name, t.device, key in saved) for (name, t), key in zip(parts.items(), keys, strict=True)],
     code=(),
 )
-followed = [parts[name].device == device for name in ("mean, a buffer", "offset, an attribute", "layers[0], in a list")]
-answers = {(True, False, False): "only the buffer", (True, True, False): "the buffer and the attribute"}
-reveal("attribute_moves", answers.get(tuple(followed), "all three" if all(followed) else "none"))
+followed = [t.device == device for t in (stats.mean, stats.offset, stats.layers[0].weight)]
+answers = {
+    (True, False, False): "only the buffer",
+    (True, True, False): "the buffer and the attribute",
+    (True, True, True): "all three",
+}
+reveal("attribute_moves", answers.get(tuple(followed), "none"))
 
 # %% [markdown]
 # What stayed behind is also missing in `state_dict`, and the layer in the list is not trained. So a device error often
@@ -506,7 +526,7 @@ class Normalize(nn.Module):
 # %%
 predict(
     "loss_device",
-    "Model and data are on the device. `nn.CrossEntropyLoss()` was made and never moved. What happens?",
+    "Model and data are on the device. `nn.CrossEntropyLoss()` was never moved. What happens?",
     ["an error", "it works"],
 )
 
@@ -600,7 +620,7 @@ def to_device(batch, device):
 # %%
 predict(
     "input_type",
-    "A convolution says: `Input type (double) and bias type (float) should be the same`. What is wrong?",
+    "A convolution: `Input type (double) and bias type (float) should be the same`. What is wrong?",
     ["the device", "the dtype"],
 )
 
@@ -668,8 +688,7 @@ for dtype in (torch.int64, torch.int32, torch.float32):
 # %% [markdown]
 # ### The gallery
 #
-# Seven scenes, each taken from real programs. Read the scene, guess the first words of the message, then look. The last
-# two raise nothing that speaks of a device, or nothing at all.
+# Seven scenes from everyday programs. Read the scene, guess the first words of the message, then look.
 
 # %%
 class Positions(nn.Module):
@@ -699,12 +718,13 @@ def train_one(layer, optimizer, x):
     optimizer.step()
 
 
+labels = torch.tensor([0, 2])
 scenes = {
     "the batch stayed on the host": lambda here: nn.Linear(4, 2).to(here)(torch.ones(1, 4)),
     "the same, a convolution": lambda here: nn.Conv2d(3, 4, 3).to(here)(torch.ones(1, 3, 8, 8)),
     "a tensor made in `forward`": lambda here: Positions().to(here)(torch.ones(2, 4, device=here)),
     "layers in a Python list": lambda here: Listed().to(here)(torch.ones(2, 4, device=here)),
-    "labels on the host": lambda here: F.cross_entropy(torch.ones(2, 3, device=here), torch.tensor([0, 1])),
+    "labels on the host": lambda here: F.cross_entropy(torch.ones(2, 3, device=here), labels),
     "a plot of the scores": lambda here: torch.ones(2, 3, device=here).numpy(),
     "an optimizer that stepped before the move": late_optimizer,
 }
@@ -954,7 +974,8 @@ model.to(device)
 before = model.weight.detach().clone()
 try:
     train_step(model, optimizer, torch.ones(2, 3, device=device))
-    outcome = "it works" if not torch.equal(before, model.weight) else "the weights silently stay as they are"
+    changed = not torch.equal(before, model.weight)
+    outcome = "it works" if changed else "the weights silently stay as they are"
 except RuntimeError as error:
     print(error)
     outcome = "an error"
@@ -967,7 +988,8 @@ reveal("state_behind", outcome)
 # %%
 predict(
     "replaced_parameter",
-    "`optimizer = SGD(layer.parameters())`, then `layer.weight = nn.Parameter(...)`, then a step. What happens?",
+    "`optimizer = SGD(layer.parameters())`, then `layer.weight = nn.Parameter(...)`, then a step. "
+    "What happens?",
     ["an error", "the new weight silently stays as it is", "the new weight is trained"],
 )
 
@@ -979,8 +1001,10 @@ train_step(layer, optimizer, torch.ones(2, 3, device=device))
 known = {id(p) for group in optimizer.param_groups for p in group["params"]}
 print("weight:", layer.weight.tolist(), "  gradient:", layer.weight.grad.tolist())
 print("the optimizer knows it:", id(layer.weight) in known)
-moved = layer.weight.abs().sum().item() > 0
-reveal("replaced_parameter", "the new weight is trained" if moved else "the new weight silently stays as it is")
+if layer.weight.abs().sum().item() > 0:
+    reveal("replaced_parameter", "the new weight is trained")
+else:
+    reveal("replaced_parameter", "the new weight silently stays as it is")
 
 # %% [markdown]
 # The gradient is there, and nobody uses it. The check is the one in the cell: is every parameter of the model, as an *object*, in
@@ -993,8 +1017,8 @@ reveal("replaced_parameter", "the new weight is trained" if moved else "the new 
 # %%
 predict(
     "load_state",
-    "Adam's state is loaded from a file with everything on the CPU. The model is on the device. Where does "
-    "`load_state_dict` put `exp_avg`?",
+    "Adam's state is loaded from a file with everything on the CPU. The model is on the device. "
+    "Where does `load_state_dict` put `exp_avg`?",
     ["cpu", "sim:0"],
 )
 
@@ -1049,8 +1073,8 @@ def optimizer_to(optimizer, device):
 # %%
 predict(
     "no_map_location",
-    "A file was saved on a machine with two GPUs, from the second. It is loaded where there is one. What does "
-    "`torch.load(file)` do?",
+    "A file was saved on a machine with two GPUs, from the second. It is loaded where there is one. "
+    "What does `torch.load(file)` do?",
     ["puts it on the CPU", "puts it on the one there is", "an error"],
 )
 
@@ -1111,13 +1135,14 @@ predict(
 # %%
 images = torch.tensor(np.array(load_cifar_mini("train").images[:64]))
 sent = {}
-for call in ["images.float().to(device)", "images.to(device).float()", "images.to(device, torch.float32)"]:
+calls = ["images.float().to(device)", "images.to(device).float()", "images.to(device, torch.float32)"]
+for call in calls:
     with counting() as cost:
         eval(call)
     sent[call] = cost.h2d_bytes
 table(("call", "bytes to the device"), [(call, f"{size:,}") for call, size in sent.items()])
-first, second, _ = sent.values()
-reveal("uint8_travels", f"{first:,}, then {second:,}" if first != second else f"{first:,} both times")
+first, second, _ = (f"{size:,}" for size in sent.values())
+reveal("uint8_travels", f"{first}, then {second}" if first != second else f"{first} both times")
 
 # %% [markdown]
 # Send the small form, and widen it over there. The third line shows that one call for both does *not* do that: a blocking
@@ -1156,8 +1181,8 @@ table(("expression", "kernels", "copies back", "waits"), rows)
 # %%
 predict(
     "item_every_step",
-    "An epoch of 8 steps writes `loss.item()` into a log after each step, batches come from the host by plain "
-    "`.to(device)` (images and labels). How often does the host wait?",
+    "An epoch of 8 steps writes `loss.item()` into a log after each step. Images and labels come "
+    "from the host by plain `.to(device)`. How often does the host wait?",
     [0, 8, 16, 24],
 )
 
@@ -1187,7 +1212,7 @@ def small_classifier():
 model = small_classifier()
 with counting() as cost:
     epoch_that_asks(model, loader_of(128), torch.optim.SGD(model.parameters(), 0.1))
-print(cost)
+print("copies:", cost.transfers, " bytes:", cost.h2d_bytes, " kernels:", cost.kernels)
 reveal("item_every_step", cost.synchronisations)
 
 # %% [markdown]
@@ -1232,7 +1257,7 @@ for style in styles:
 table(
     ("program", "mean loss", "copies", "bytes", "waits", "kernels"),
     [
-        (s, f"{answers[s]:.4f}", c.transfers, f"{c.h2d_bytes + c.d2h_bytes:,}", c.synchronisations, c.kernels)
+        (s, f"{answers[s]:.4f}", c.transfers, c.h2d_bytes + c.d2h_bytes, c.synchronisations, c.kernels)
         for s, c in costs.items()
     ],
     code=(),
@@ -1256,7 +1281,7 @@ bars(
 # %%
 predict(
     "rebinding_grows",
-    "`x = x.to(device)` in the loop, ten batches. How many of the ten host tensors are alive afterwards?",
+    "`x = x.to(device)` in the loop, ten batches. How many of the ten host tensors are alive then?",
     [0, 1, 10],
 )
 
@@ -1324,17 +1349,17 @@ queue_explorer()
 model = small_classifier()
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
 x, y = next(iter(DataLoader(loader_of(16).dataset, 16, pin_memory=True)))
-start = len(events())
-x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)
-loss = F.cross_entropy(model(x), y)
-loss.item()
-loss.backward()
-optimizer.step()
-torch.accelerator.synchronize()
+with recording() as happened:
+    x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)
+    loss = F.cross_entropy(model(x), y)
+    loss.item()
+    loss.backward()
+    optimizer.step()
+    torch.accelerator.synchronize()
 order_picture(
-    events()[start:],
-    caption="One training step. A dot: the host hands work over. A bar: the time in which the device may do it. A "
-    "thick line: the host waits until all of it is done.",
+    happened,
+    caption="One training step. A dot: the host hands work over. A bar: the span in which the device "
+    "may do it. A thick line: the host waits until all of it is done.",
 )
 
 # %% [markdown]
@@ -1349,7 +1374,7 @@ order_picture(
 # %%
 predict(
     "unpinned",
-    "`x` is an ordinary host tensor. Is the copy `x.to(device, non_blocking=True)` put into the queue?",
+    "`x` is an ordinary host tensor. Is the copy `x.to(device, non_blocking=True)` queued?",
     [True, False],
 )
 
@@ -1357,10 +1382,10 @@ predict(
 rows = []
 for kind, source in {"ordinary": torch.rand(100), "pinned": torch.rand(100).pin_memory()}.items():
     for non_blocking in (False, True):
-        start = len(events())
-        source.to(device, non_blocking=non_blocking)
-        happened = [e.what for e in events()[start:]]
-        rows.append((kind, non_blocking, "copy queued" in happened, "wait" in happened))
+        with recording() as happened:
+            source.to(device, non_blocking=non_blocking)
+        kinds = [event.what for event in happened]
+        rows.append((kind, non_blocking, "copy queued" in kinds, "wait" in kinds))
 table(("source", "non_blocking", "queued", "host waits for the device"), rows, code=())
 reveal("unpinned", rows[1][2])
 
@@ -1399,20 +1424,25 @@ reveal("read_early", "the right sum" if early == late else "whatever lay in that
 # %%
 predict(
     "reuse_early",
-    "One pinned buffer is filled with 0, sent `non_blocking`, filled with 1, sent, filled with 2, sent. Which three "
-    "numbers are on the device?",
+    "One pinned buffer is filled with 0, sent `non_blocking`, filled with 1, sent, filled with 2, "
+    "sent. Which three numbers are on the device?",
     ["0, 1, 2", "2, 2, 2", "an error"],
 )
 
 # %%
 buffer, sent = torch.empty(4).pin_memory(), []
-before = counters()
-for i in range(3):
-    buffer.fill_(i)
-    sent.append(buffer.to(device, non_blocking=True))
+with recording() as happened:
+    for i in range(3):
+        buffer.fill_(i)
+        sent.append(buffer.to(device, non_blocking=True))
+    torch.accelerator.synchronize()
 arrived = [int(t[0].item()) for t in sent]
 reveal("reuse_early", ", ".join(map(str, arrived)))
-print("hazards that the simulation has seen:", (counters() - before).hazards)
+order_picture(
+    happened,
+    caption="Three copies from one buffer. At the dotted lines the host writes into memory that a copy "
+    "may still have to read.",
+)
 
 # %% [markdown]
 # The copies had not begun when the buffer was filled again. Here all three came late; on a GPU some would. What keeps you
@@ -1461,7 +1491,8 @@ def staged_copy(batches, device):
 # %%
 predict(
     "clock_stops",
-    "Five tasks of about 20 ms are handed to the pool, then the clock is stopped, without waiting. What does it show?",
+    "Five tasks of about 20 ms are handed to the pool, then the clock is stopped, without waiting. "
+    "What does it show?",
     ["about 100 ms", "much less"],
 )
 
@@ -1487,7 +1518,7 @@ for place in places[1:]:  # a real device, where there is one
     handed_over = time.perf_counter() - begin
     torch.cuda.synchronize(place)
     done = time.perf_counter() - begin
-    print(f"{place}: handed over after {1000 * handed_over:.2f} ms, done after {1000 * done:.2f} ms")
+    print(place, f"handed over after {1000 * handed_over:.2f} ms, done after {1000 * done:.2f} ms")
 if len(places) == 1:
     print("No CUDA device here: nothing was timed.")
 
@@ -1500,20 +1531,20 @@ if len(places) == 1:
 # 3. run the function, more than once;
 # 4. wait; stop the clock.
 #
-# `order_picture` shows both orders. Look at which side of the thick lines the work lies on:
+# See on which side of the thick lines the work lies:
 
 # %%
 x = torch.rand(8, 8, device=device)
-start = len(events())
-torch.accelerator.synchronize()  # 2: the clock starts here
-for _ in range(3):
-    x @ x
-torch.accelerator.synchronize()  # 4: the clock stops here
-y = x + 1  # and not here, where it would stop before this work was done
+with recording() as happened:
+    torch.accelerator.synchronize()  # 2: the clock starts here
+    for _ in range(3):
+        x @ x
+    torch.accelerator.synchronize()  # 4: the clock stops here
+    y = x + 1  # and not here: that would be before this work is done
 order_picture(
-    events()[start:],
-    caption="The three products lie between two waits: a clock that is read at the waits has timed them. The addition after "
-    "the second wait has been asked for, and nobody knows when it runs.",
+    happened,
+    caption="The three products lie between two waits: a clock that is read there has timed them. The "
+    "addition has been asked for, and nobody knows when it runs.",
 )
 
 # %% [markdown] exercise="time_on"
@@ -1589,9 +1620,9 @@ else:
 _ = gc.collect()
 
 # %% [markdown]
-# The worker died in silence, and its error reached you at the first batch. It comes only if *both* are true: the parent has used
-# the device already, and the worker was forked. So a script may run for months, until somebody touches the device a line
-# earlier.
+# The worker died in silence, and its error reached you at the first batch. PyTorch's source raises it only if *both* are
+# true: the parent has used CUDA already, and the worker was forked. (The simulation counts as used from `enable()` on.) So a
+# script may run for months, until somebody touches the device a line earlier.
 #
 # ### Move in `collate_fn`?
 #
@@ -1613,8 +1644,7 @@ rows = [("0", failing_stage(collate_fn=collate_there)[1])]
 if CAN_FORK:
     rows.append(("1", failing_stage(collate_fn=collate_there, **fork)[1]))
     works = [message == "no error" for _, message in rows]
-    answers = {(True, True): "with 0 and with 1", (True, False): "with 0 only", (False, False): "with none"}
-    reveal("collate_device", answers[tuple(works)])
+    reveal("collate_device", {2: "with 0 and with 1", 1: "with 0 only", 0: "with none"}[sum(works)])
 else:
     reveal("collate_device", "this system cannot fork")
 table(("workers", "result"), rows, code=())
@@ -1629,7 +1659,11 @@ _ = gc.collect()
 # "`pin_memory=False` keeps the workers off the GPU", it is said.
 
 # %%
-predict("who_pins", "With `pin_memory=True`, who copies batches to pinned memory?", ["the workers", "a thread of this process"])
+predict(
+    "who_pins",
+    "With `pin_memory=True`, who copies batches to pinned memory?",
+    ["the workers", "a thread of this process"],
+)
 
 # %%
 batches = iter(DataLoader(data, 4, pin_memory=True, **fork))
@@ -1663,8 +1697,9 @@ def state_bytes(optimizer_class, **options):
     optimizer = optimizer_class(model.parameters(), lr=0.01, **options)
     train_step(model, optimizer, torch.ones(2, 256, device=device))
     parameters = sum(p.nbytes for p in model.parameters())
-    state = [v for entry in optimizer.state.values() for v in entry.values() if isinstance(v, torch.Tensor)]
-    return parameters, sum(v.nbytes for v in state if v.dim() > 0), sum(v.dim() == 0 for v in state)
+    values = [v for entry in optimizer.state.values() for v in entry.values()]
+    tensors = [v for v in values if isinstance(v, torch.Tensor)]
+    return parameters, sum(t.nbytes for t in tensors if t.dim() > 0), sum(t.dim() == 0 for t in tensors)
 
 
 choices = {
@@ -1702,7 +1737,9 @@ def stages(place, batch=256):
     def note(stage):
         seen.append((stage, memory_of(place) - before))
 
-    model = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)).to(place)
+    layers = [nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)]
+    model = nn.Sequential(*layers).to(place)
+    del layers
     note("model")
     optimizer = torch.optim.Adam(model.parameters())
     for step in (1, 2):
@@ -1732,7 +1769,7 @@ def draw_stages(seen, place):
     axes.spines[["top", "right"]].set_visible(False)
     show(
         fig,
-        f"Memory in use on {place} during two steps. In the first `step` Adam makes its state, and it stays.",
+        f"Memory in use on {place} during two steps. In the first `step` Adam makes its state.",
         "A staircase line: " + ", ".join(f"{name} {size:,} bytes" for name, size in seen) + ".",
     )
 
@@ -1785,7 +1822,8 @@ def training_bytes(model, optimizer_class, **options):
 def peak_of(batch, memory=None):
     """The most bytes in use during two training steps on a device with so much memory."""
     with simulated_gpu(memory=memory) as here:
-        model = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1)).to(here)
+        first, second = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 16, 3, padding=1)
+        model = nn.Sequential(first, nn.ReLU(), second).to(here)
         optimizer = torch.optim.Adam(model.parameters())
         for step in range(2):
             x = torch.ones(batch, 3, 32, 32, device=here)
@@ -1813,7 +1851,7 @@ with shows_error():
 # holds. The line in the traceback is only where the last straw fell.
 
 # %%
-sizes = [2, 4, 8, 16, 24, 32]
+sizes = [8, 16, 32, 64, 96, largest]
 peaks = [peak_of(n) / 2**20 for n in sizes]
 fig = figure(6.5, 3.2)
 axes = fig.subplots()
@@ -1826,8 +1864,10 @@ axes.legend(frameon=False, fontsize=9)
 axes.spines[["top", "right"]].set_visible(False)
 show(
     fig,
-    "The peak of a training step against the batch: a line with a small fixed part.",
-    "A rising straight line: " + ", ".join(f"{n} images {p:.1f} MiB" for n, p in zip(sizes, peaks, strict=True)) + ".",
+    f"The peak of a training step against the batch, up to {largest} images: a straight line.",
+    "A rising straight line: "
+    + ", ".join(f"{n} images {peak:.1f} MiB" for n, peak in zip(sizes, peaks, strict=True))
+    + "; a dashed line at 24 MiB.",
 )
 
 # %% [markdown]
@@ -1851,12 +1891,13 @@ show(
 # %%
 predict(
     "logged_loss",
-    "Training: `log.append(loss)` after `backward()`, five steps. Of how many steps do the activations stay?",
+    "Training: `log.append(loss)` after `backward()`, five steps. Of how many do the activations stay?",
     [0, 1, 5],
 )
 predict(
     "validation_loss",
-    "Validation without `no_grad`: `log.append(loss)`, no `backward()`, five batches. Of how many do they stay?",
+    "Validation without `no_grad`: `log.append(loss)`, no `backward()`, five batches. Of how many do "
+    "they stay?",
     [0, 1, 5],
 )
 
@@ -1866,7 +1907,11 @@ def logged(backward, keep):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 64), nn.Sigmoid(), nn.Linear(64, 1)).to(device)
     seen = []
-    model[1].register_forward_hook(lambda module, args, output: seen.append(weakref.ref(output.untyped_storage())))
+
+    def remember(module, args, output):
+        seen.append(weakref.ref(output.untyped_storage()))  # without keeping it
+
+    model[1].register_forward_hook(remember)
     x = torch.ones(32, 64, device=device)
     model(x).mean().backward()  # the gradients exist now
     seen.clear()
@@ -1878,7 +1923,8 @@ def logged(backward, keep):
             loss.backward()
         log.append(keep(loss))
     del loss
-    return sum(storage() is not None for storage in seen), torch.sim.memory_allocated(device) - before
+    alive = sum(storage() is not None for storage in seen)
+    return alive, torch.sim.memory_allocated(device) - before
 
 
 cases = {
@@ -1922,7 +1968,7 @@ for step in range(1, 31):
     loss.backward()
     total = total + loss
     if step in (1, 10, 30):
-        print(f"after {step:2} steps: total = total + loss holds {graph_nodes(total):3} nodes of the graph")
+        print(f"after {step:2} steps `total = total + loss` holds {graph_nodes(total):3} nodes")
 
 # %% [markdown] exercise="LossHistory"
 # Mend the class `LossHistory`. `add(loss, n)` takes the mean loss of a batch of `n` samples, a tensor on the device. `mean()` is the mean over all
@@ -2012,7 +2058,8 @@ class Caching(nn.Module):
 
 predict(
     "cached_feature",
-    "A model stores `self.feature = ...` in `forward`. After `loss.backward()` and `del loss`: is the feature still in memory?",
+    "A model stores `self.feature = ...` in `forward`. After `loss.backward()` and `del loss`: is the "
+    "feature still in memory?",
     [True, False],
 )
 
@@ -2083,7 +2130,8 @@ class FeatureCache:
 # %%
 predict(
     "reentrant",
-    "`y = checkpoint(layer, x, use_reentrant=True)`, and `x` needs no gradient, as a batch of images. Do the layer's weights get gradients?",
+    "`y = checkpoint(layer, x, use_reentrant=True)`, and `x` needs no gradient, as a batch of images. "
+    "Do the layer's weights get gradients?",
     [True, False],
 )
 predict(
@@ -2107,7 +2155,8 @@ reveal("reentrant", rows[0][1])
 
 # %%
 torch.manual_seed(0)
-blocks = nn.Sequential(*[nn.Sequential(nn.Linear(64, 64), nn.Sigmoid()) for _ in range(16)]).to(device)
+blocks = [nn.Sequential(nn.Linear(64, 64), nn.Sigmoid()) for _ in range(16)]
+blocks = nn.Sequential(*blocks).to(device)
 x = torch.randn(512, 64, device=device)
 
 
@@ -2139,17 +2188,19 @@ rows = [("all in one go", *cost_of(lambda: blocks(x)))]
 gradients = [p.grad.clone() for p in blocks.parameters()]
 same = True
 for segments in (1, 2, 4, 8, 16):
-    rows.append((f"{segments} segment{'s' if segments > 1 else ''}", *cost_of(lambda: in_segments(blocks, x, segments))))
+    name = f"{segments} segments" if segments > 1 else "1 segment"
+    rows.append((name, *cost_of(lambda: in_segments(blocks, x, segments))))
     same &= all(torch.equal(p.grad, g) for p, g in zip(blocks.parameters(), gradients, strict=True))
 full = rows[0][1]
 table(
-    ("sixteen blocks", "saved for backward, bytes", "less by", "peak of a step, bytes", "blocks computed"),
+    ("sixteen blocks", "saved, bytes", "less by", "peak of a step, bytes", "blocks computed"),
     [(n, f"{s:,}", f"{1 - s / full:.0%}", f"{p:,}", c) for n, s, p, c in rows],
     code=(),
 )
 print("the gradients are the same, bit for bit:", same)
-shares = {f"{1 - s / full:.0%}" for _, s, _, _ in rows[1:]}
-reveal("checkpoint_saves", "it depends on the number of segments" if len(shares) > 1 else f"by {shares.pop()}")
+shares = {round(100 * (1 - saved / full)) for _, saved, _, _ in rows[1:]}
+one = f"by {min(shares)} %"
+reveal("checkpoint_saves", "it depends on the number of segments" if len(shares) > 1 else one)
 
 # %% [markdown]
 # Read the two columns of bytes together. One segment saves almost nothing, and its peak is no lower: in the backward pass the whole
@@ -2223,14 +2274,14 @@ predict(
 )
 
 # %%
-held = {}
+freed = {}
 for place in places:
     x = torch.ones(1000, 1000, device=place)
     before = memory_of(place)
     getattr(torch, place.type).empty_cache()
-    held[place] = before - memory_of(place)
-    print(place, "freed:", held[place], "bytes")
-reveal("empty_cache", held[place] > 0)
+    freed[place] = before - memory_of(place)
+    print(place, "freed:", freed[place], "bytes")
+reveal("empty_cache", any(freed.values()))
 note = inspect.getdoc(torch.cuda.empty_cache).split(".. note::")[1].split("However")[0]
 print("PyTorch's own note:", " ".join(note.split()))
 
@@ -2243,7 +2294,7 @@ print("PyTorch's own note:", " ".join(note.split()))
 # %%
 predict(
     "summary_names",
-    "Does `torch.cuda.memory_summary()` say how much the parameters take, and how much the activations?",
+    "Does `torch.cuda.memory_summary()` say how much is parameters, and how much activations?",
     [True, False],
 )
 
@@ -2293,7 +2344,8 @@ def census(place):
     return sorted(found.items(), key=lambda item: -item[1][1])
 
 
-table(("shape", "tensors", "bytes"), [(shape, n, f"{size:,}") for shape, (n, size) in census(device)[:6]])
+rows = [(shape, n, f"{size:,}") for shape, (n, size) in census(device)[:6]]
+table(("shape", "tensors", "bytes"), rows)
 
 # %% [markdown]
 # Views count twice in it, and tensors that only the graph holds are missing. It finds what *names* keep.

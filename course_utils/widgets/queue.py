@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,17 @@ from course_utils.simgpu import Counters, Event, counters, events, simulated_gpu
 from course_utils.simgpu.world import current
 from course_utils.widgets import can_interact, display_widget
 
-__all__ = ["PROGRAMS", "Snapshot", "alt_text", "draw", "draw_order", "order_picture", "queue_explorer", "run", "work"]
+__all__ = [
+    "PROGRAMS",
+    "Snapshot",
+    "alt_text",
+    "draw",
+    "draw_order",
+    "order_picture",
+    "queue_explorer",
+    "recording",
+    "run",
+]
 
 PROGRAMS = {
     "there and back": (
@@ -313,10 +324,24 @@ def _waited_for(happened: Sequence[Event]) -> tuple[list[Work], list[Work]]:
     return done, open_work
 
 
-def work(happened: Sequence[Event]) -> list[tuple[str, bool]]:
-    """What the device was asked to do, in order, and whether the host has waited for it."""
-    done, left = _waited_for(happened)
-    return [(name, True) for name, *_ in done] + [(name, False) for name, *_ in left]
+@contextmanager
+def recording() -> Iterator[list[Event]]:
+    """Collect the events of a block, in order: the simulation's own list drops the oldest when it gets long.
+
+    Yields
+    ------
+    list of Event
+        Filled when the block is left.
+    """
+    before, happened = events(), []
+    last = before[-1] if before else None
+    try:
+        yield happened
+    finally:
+        for event in reversed(events()):
+            if event is last:
+                break
+            happened.insert(0, event)
 
 
 def draw_order(happened: Sequence[Event]) -> Figure:
