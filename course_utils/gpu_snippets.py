@@ -133,22 +133,23 @@ class LossHistory:
 
 # ------------------------------------------------------------------------------------------------ untouched?
 def is_untouched(answer: Any) -> bool:
-    """Whether ``answer`` does, byte code for byte code, what the snippet of the same name does. Texts do not count."""
-    original = globals().get(getattr(answer, "__name__", ""))
-    if original is None or type(answer) is not type(original):
+    """Whether ``answer`` is, byte code for byte code, the snippet of the same name. Texts do not count."""
+    snippet = globals().get(getattr(answer, "__name__", ""))
+    if getattr(snippet, "__module__", "") != __name__ or type(answer) is not type(snippet):
         return False
-    if inspect.isclass(original):
-        ours, theirs = ({k: v for k, v in vars(c).items() if inspect.isfunction(v)} for c in (original, answer))
-        return ours.keys() == theirs.keys() and all(_same(ours[k].__code__, theirs[k].__code__) for k in ours)
-    return inspect.isfunction(answer) and _same(original.__code__, answer.__code__)
+    # Compiled alone, as a notebook compiles a cell: beside its imports the same text gets another byte code.
+    alone: dict[str, Any] = {}
+    exec(inspect.getsource(snippet), alone)
+    return _codes(alone[snippet.__name__]) == _codes(answer)
 
 
-def _same(one: CodeType, two: CodeType) -> bool:
-    if (one.co_code, one.co_names, one.co_varnames) != (two.co_code, two.co_names, two.co_varnames):
-        return False
-    # A docstring is the first constant; texts are left out of the comparison, so that it may be reworded.
-    ours, theirs = ([c for c in code.co_consts if not isinstance(c, str)] for code in (one, two))
-    return len(ours) == len(theirs) and all(
-        _same(a, b) if isinstance(a, CodeType) and isinstance(b, CodeType) else a == b
-        for a, b in zip(ours, theirs, strict=True)
-    )
+def _codes(thing: Any) -> Any:
+    if inspect.isclass(thing):
+        return {name: _codes(value) for name, value in vars(thing).items() if inspect.isfunction(value)}
+    return _plain(thing.__code__)
+
+
+def _plain(code: CodeType) -> tuple:
+    constants = (c for c in code.co_consts if not isinstance(c, str))
+    inner = tuple(_plain(c) if isinstance(c, CodeType) else c for c in constants)
+    return code.co_code, code.co_names, code.co_varnames, inner
