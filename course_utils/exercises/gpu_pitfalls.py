@@ -55,8 +55,13 @@ def _numbers(tensors: Any) -> list[torch.Tensor]:
     return [t.detach().cpu().clone() for t in tensors]
 
 
-def _devices(tensors: Any) -> list[str]:
-    return sorted({str(t.device) for t in tensors})
+def _devices(tensors: Any) -> str:
+    """``cpu`` or ``cpu and sim:1``; where there are no tensors, that."""
+    return " and ".join(sorted({str(t.device) for t in tensors})) or "no tensors"
+
+
+def _outcome(function: Callable, *args: Any) -> str:
+    return "an error" if attempt(function, *args).raised else "no error"
 
 
 def _in_use(device: torch.device) -> int:
@@ -148,13 +153,13 @@ def pick_device(answer, case, see):
         )
         see(
             "a GPU that is not there",
-            attempt(answer, f"sim:{last + 1}").raised,
+            _outcome(answer, f"sim:{last + 1}"),
             why="The wish cannot be met, and nobody was told.",
             fix="torch.device checks names only. Make a small tensor there to see.",
         )
         see(
             "a kind that is not there",
-            attempt(answer, "hpu").raised,
+            _outcome(answer, "hpu"),
             why="A silent way out: the program runs on something nobody asked for.",
             fix="Let the error out. Choose for people only if they wished for nothing.",
         )
@@ -444,13 +449,16 @@ def optimizer_to(answer, case, see):
         )
         see(
             "devices of the state",
-            _devices(_adam_states(optimizer)) or "no state",
+            _devices(_adam_states(optimizer)),
             why="Averages and momenta have to lie where their parameters lie.",
             fix="Look at every tensor in optimizer.state[parameter], and store it back.",
         )
         see(
             "values of the state",
-            [torch.equal(a, b) for a, b in zip(before, _numbers(_adam_states(optimizer)), strict=False)],
+            [
+                "as before" if torch.equal(a, b) else "another"
+                for a, b in zip(before, _numbers(_adam_states(optimizer)), strict=False)
+            ],
             why="The state has other numbers, or fewer, than before: the past is lost.",
             fix="Move what is there; do not start a new optimizer state.",
         )
@@ -504,7 +512,7 @@ def mend_1(answer, case, see):
             "where the model ends",
             _devices(model.parameters()),
             why="The error is gone because the model works somewhere else.",
-            fix="Bring the images to the model, not the model to the images.",
+            fix="Both go to the device, the model and the images.",
         )
 
 
@@ -572,7 +580,7 @@ def mend_3(answer, case, see):
             "features on the host",
             _placed(on_host),
             why="Features on the CPU give an error or a result elsewhere.",
-            fix="Do not name a device: features.device is the one.",
+            fix="Name no device: the features know theirs.",
         )
         see(
             "transfers",
@@ -580,7 +588,7 @@ def mend_3(answer, case, see):
             at_most=True,
             share=0.25,
             why="The ramp, or the features, travel in every call.",
-            fix="linspace can make its result on the device: device=features.device.",
+            fix="linspace can make its result on any device: ask the features for theirs.",
         )
 
 
@@ -611,7 +619,7 @@ def mend_4(answer, case, see):
         see(
             "entries of the state_dict",
             len(model.state_dict()),
-            why="The layers would be missing in a saved file.",
+            why="In a saved file layers would be missing, or there twice.",
             fix="Keep layers in something that registers them, once.",
         )
         see("devices after .to()", _devices(model.parameters()), why="A layer stayed behind.", fix="Register it.")
@@ -647,7 +655,11 @@ def mend_5(answer, case, see):
         expected = torch.cat([reference(b).argmax(1) for b in batches]).numpy()
         with counting() as cost:
             result = answer(model, batches, device)
-        see.form(result, why="One integer array of all predictions was asked for.", fix="Leave the last line.")
+        see.form(
+            result,
+            why="One integer array of all predictions was asked for.",
+            fix="np.concatenate makes one array of many arrays.",
+        )
         see(
             "predictions",
             bool(np.array_equal(result, expected)),
@@ -750,12 +762,17 @@ def mend_7(answer, case, see):
             fix="Leave the detach() at the end.",
         )
         see(
+            "the weights have changed",
+            bool(result.any()),
+            why="All weights are zero, as at the start: no step was taken.",
+            fix="A .grad that is None? Only leaf tensors get one.",
+        )
+        see(
             "weights",
             result.cpu(),
             atol=1e-5,
             why="Not five steps of gradient descent from zero.",
             fix="Each step uses its own gradient only: look at what .grad holds.",
-            clues=["all_zero"],
         )
         see(
             "weights on the host",
@@ -955,7 +972,7 @@ def load_anywhere(answer, case, see):
             attempt(answer, bad, *make(), device)
             see(
                 "code in a file",
-                list(_code_ran),
+                "the code ran" if _code_ran else "no code ran",
                 why="The file held code, and loading it ran the code.",
                 fix="A checkpoint is data: weights_only=True refuses anything else.",
             )
@@ -997,7 +1014,10 @@ def staged_copy(answer, case, see):
         )
         see(
             "values",
-            [bool(torch.equal(r.cpu(), b)) for r, b in zip(result, before, strict=False)],
+            {
+                f"batch {i}": "right" if torch.equal(r.cpu(), b) else "other numbers"
+                for i, (r, b) in enumerate(zip(result, before, strict=False))
+            },
             why="A batch arrived with numbers of another: its buffer was refilled early.",
             fix="Wait for the copy out of a buffer before you write into it again.",
         )
@@ -1105,7 +1125,7 @@ def validation_losses(answer, case, see):
             slack=0.1,
             allowance=512 * len(loader),
             why="Graphs were built, though nobody will call backward.",
-            fix="with torch.no_grad(): around the loop.",
+            fix="Which context builds no graph?",
         )
 
 
@@ -1241,6 +1261,7 @@ def LossHistory(answer, case, see):
             "bytes kept on the device",
             kept,
             at_most=True,
+            share=0.6,
             allowance=1024,
             why="Each batch leaves something behind: a graph, or one more tensor.",
             fix="Keep one running total, out of the graph.",
@@ -1428,7 +1449,7 @@ def checkpointed(answer, case, see):
         slack=0.1,
         allowance=4096,
         why="The insides of blocks are kept for backward.",
-        fix="checkpoint(block, x, use_reentrant=False) keeps the block's input alone.",
+        fix="torch.utils.checkpoint keeps a block's input and computes the rest again.",
     )
     see(
         "bytes at peak",
@@ -1474,19 +1495,14 @@ class _Bench:
         self.log.append("clock")
         return self.host
 
-    def timed(self) -> list[str]:
-        """What happened between the first and the last look at the clock, and how the time before it ended."""
+    def timed(self) -> tuple[list[str], list[str]] | None:
+        """What happened before the first look at the clock, and from there to the last; None without two looks."""
         self._look()
         if self.log.count("clock") < 2:
-            return ["the clock was read fewer than two times"]
+            return None
         first = self.log.index("clock")
         last = len(self.log) - 1 - self.log[::-1].index("clock")
-        before, within = self.log[:first], self.log[first:last]
-        return [
-            f"calls to warm up: {'some' if 'call' in before else 'none'}",
-            f"just before the clock starts: {before[-1] if before else 'nothing'}",
-            f"just before the clock stops: {within[-1]}",
-        ]
+        return self.log[:first], self.log[first:last]
 
 
 @exercise(
@@ -1506,22 +1522,40 @@ def time_on(answer, case, see):
     with _gpus(case) as device:
         bench = _Bench()
         seconds = answer(device, bench.function, repeats, bench.clock)
-        order = bench.timed()
+        timed = bench.timed()
         see.form(
             "float" if isinstance(seconds, float) else seconds,
             why="Seconds per call were asked for, as a number.",
             fix="(stop - start) / repeats",
         )
         see(
-            "order of events",
-            order,
-            why="The clock says when work was queued, not when it was done.",
-            fix="Warm up, wait, clock, calls, wait, clock.",
+            "looks at the clock",
+            "two or more" if timed else "fewer than two",
+            why="The time was taken from another clock than the one that was given.",
+            fix="Call clock() before the calls and after them.",
         )
-        first = bench.log.index("clock")
+        before, within = timed or ([], [])
+        see(
+            "calls to warm up",
+            "some" if "call" in before else "none",
+            why="The first call is slow, and was timed.",
+            fix="Call the function before the clock starts.",
+        )
+        see(
+            "last thing before the clock starts",
+            before[-1] if before else "nothing",
+            why="The device still works on the warm-up when the clock starts.",
+            fix="A call returns before its work is done: what has to come after it?",
+        )
+        see(
+            "last thing before the clock stops",
+            within[-1] if within else "nothing",
+            why="The clock stops when the calls are queued, not when they are done.",
+            fix="A call returns before its work is done: what has to come after it?",
+        )
         see(
             "calls that are timed",
-            bench.log[first:].count("call"),
+            within.count("call"),
             why="Another number of calls than repeats was timed.",
             fix="Time exactly `repeats` calls; the warm-up comes in addition.",
         )

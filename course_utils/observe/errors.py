@@ -18,6 +18,14 @@ _ADVICE = [
         r"'numpy.ndarray' object has no attribute",
         "an array came in: ask isinstance(x, torch.Tensor) before you treat it",
     ),
+    (
+        r"'(str|int|float|bool|list|dict|tuple)' object has no attribute '(to|device|cpu|detach)'",
+        "not everything that comes in is a tensor: ask isinstance first",
+    ),
+    (
+        r"Found no NVIDIA driver|not compiled with CUDA",
+        "there is no CUDA here: torch.accelerator serves every kind of GPU, torch.cuda one",
+    ),
     (r"'float' object cannot be interpreted", "a float came where only a whole number will do"),
     (r"byte order", "change the byte order first: array.astype(array.dtype.newbyteorder('='))"),
     (r"can't convert np.ndarray of type", "this dtype has no counterpart in torch: convert the array first"),
@@ -31,7 +39,10 @@ _ADVICE = [
         r"expected scalar type|should be the same|same dtype",
         "two operands differ in dtype: convert one with .to(dtype)",
     ),
-    (r"same device|on the expected device|at least two devices", "two operands live on different devices: move one with .to(device)"),
+    (
+        r"same device|on the expected device|at least two devices",
+        "two operands live on different devices: move one with .to(device)",
+    ),
     (r"deserialize object on", "the file names a device that is not here: give torch.load a map_location"),
     (r"device type tensor to numpy", "NumPy reads host memory only: bring the tensor back with .cpu()"),
     (r"leaf Variable that requires grad", "do it under torch.no_grad(), or out of place"),

@@ -345,7 +345,7 @@ def named_tuples_are_tuples(batch, device):
     return batch
 
 
-@wrong("to_device", kind=Kind.CRASHED, says="'str' object has no attribute")
+@wrong("to_device", kind=Kind.CRASHED, says="isinstance first")
 def everything_has_to(batch, device):
     """A batch holds more than tensors."""
     if isinstance(batch, dict):
@@ -450,7 +450,7 @@ def moves_the_parameters(optimizer, device):
             p.data = p.data.to(device)
 
 
-@wrong("optimizer_to", fails="devices of the state", says="no state")
+@wrong("optimizer_to", fails="devices of the state", says="no tensors")
 def clears_the_state(optimizer, device):
     """No state, no wrong device."""
     optimizer.state.clear()
@@ -578,14 +578,14 @@ def under_a_device_context(features):
     return torch.einsum("ntc,t->ntc", features, ramp)
 
 
-@wrong("mend_3", fails="transfers", says="device=features.device", kind=Kind.WASTEFUL)
+@wrong("mend_3", fails="transfers", says="ask the features", kind=Kind.WASTEFUL)
 def sends_the_ramp(features):
     """Makes it on the host and sends it in every call."""
     ramp = torch.linspace(1, 0, features.shape[1]).to(features.device)
     return features * ramp[:, None]
 
 
-@wrong("mend_3", fails="features on the host", says="Do not name a device")
+@wrong("mend_3", fails="features on the host", says="Name no device")
 def asks_the_accelerator(features):
     """The device of the machine, not that of the input."""
     if features.device.type == "cpu":
@@ -691,7 +691,7 @@ def a_dictionary_instead():
     return _chain(lambda self, layers: setattr(self, "layers", dict(enumerate(layers))), lambda self, x: x)
 
 
-@wrong("mend_4", fails="entries of the state_dict", says="saved file", factory=True)
+@wrong("mend_4", fails="entries of the state_dict", says="there twice", factory=True)
 def a_parameter_list():
     """Registers the parameters a second time, under other names."""
 
@@ -905,7 +905,7 @@ def by_autograd_grad(x, y, device):
     return w.detach()
 
 
-@wrong("mend_7", fails="weights", says="All values are zero")
+@wrong("mend_7", fails="the weights have changed", says="no step was taken")
 def skips_what_is_none(x, y, device):
     """No gradient, no error, no learning."""
     x, y = x.to(device), y.to(device)
@@ -1318,7 +1318,7 @@ def still_with_graphs(model, loader, loss_function, device):
     return _losses(model, loader, loss_function, device, lambda v: v, grad=True)
 
 
-@wrong("validation_losses", fails="bytes at the peak", says="no_grad", kind=Kind.WASTEFUL)
+@wrong("validation_losses", fails="bytes at the peak", says="no graph", kind=Kind.WASTEFUL)
 def item_without_no_grad(model, loader, loss_function, device):
     """Nothing is kept, and each graph is built for nothing."""
     return _losses(model, loader, loss_function, device, lambda v: v.item(), grad=True)
@@ -1494,7 +1494,7 @@ def keeps_a_list_of_numbers_on_the_device():
     return _history(add, lambda self: (torch.stack(self.all).sum() / self.count).item())
 
 
-@wrong("LossHistory", fails="waits in add()", says="wait", factory=True)
+@wrong("LossHistory", fails="waits in add()", says="makes the host wait", factory=True)
 def item_in_add():
     """No graph, no memory, and a wait in every batch."""
 
@@ -1653,7 +1653,7 @@ def by_recursion(blocks, x):
     return by_recursion(blocks[1:], checkpoint(lambda t: blocks[0](t), x, use_reentrant=False, preserve_rng_state=True))
 
 
-@wrong("checkpointed", fails="bytes kept after forward", says="use_reentrant=False", kind=Kind.WASTEFUL)
+@wrong("checkpointed", fails="bytes kept after forward", says="insides of blocks", kind=Kind.WASTEFUL)
 def the_plain_loop(blocks, x):
     """No checkpoint at all."""
     for block in blocks:
@@ -1743,7 +1743,7 @@ def two_to_warm_up(device, function, repeats=5, clock=time.perf_counter):
     return (end - begin) / repeats
 
 
-@wrong("time_on", fails="order of events", says="queued")
+@wrong("time_on", fails="last thing before the clock starts", says="warm-up")
 def no_wait_at_all(device, function, repeats=5, clock=time.perf_counter):
     """Times how long it takes to ask."""
     function()
@@ -1753,7 +1753,7 @@ def no_wait_at_all(device, function, repeats=5, clock=time.perf_counter):
     return (clock() - start) / repeats
 
 
-@wrong("time_on", fails="order of events", says="Warm up, wait, clock")
+@wrong("time_on", fails="last thing before the clock starts", says="still works on the warm-up")
 def waits_at_the_end_only(device, function, repeats=5, clock=time.perf_counter):
     """The rest of the warm-up runs into the time."""
     function()
@@ -1764,7 +1764,7 @@ def waits_at_the_end_only(device, function, repeats=5, clock=time.perf_counter):
     return (clock() - start) / repeats
 
 
-@wrong("time_on", fails="order of events", says="warm up: none")
+@wrong("time_on", fails="calls to warm up", says="first call is slow")
 def no_warm_up(device, function, repeats=5, clock=time.perf_counter):
     """The first call is like all others, is it not?"""
     _wait(device)
@@ -1787,7 +1787,7 @@ def forgets_to_divide(device, function, repeats=5, clock=time.perf_counter):
     return clock() - start
 
 
-@wrong("time_on", fails="order of events", says="was read fewer")
+@wrong("time_on", fails="looks at the clock", says="another clock")
 def uses_another_clock(device, function, repeats=5, clock=time.perf_counter):
     """Uses time.time(), whatever was passed."""
     function()
@@ -1799,7 +1799,7 @@ def uses_another_clock(device, function, repeats=5, clock=time.perf_counter):
     return (time.time() - start) / repeats
 
 
-@wrong("time_on", fails="order of events", says="just before the clock stops: call")
+@wrong("time_on", fails="last thing before the clock stops", says="queued")
 def waits_after_the_clock(device, function, repeats=5, clock=time.perf_counter):
     """The wait comes, one line too late."""
     function()
