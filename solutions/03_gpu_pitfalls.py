@@ -164,8 +164,8 @@ print((checked.stdout or checked.stderr).replace(sys.prefix, "..."))
 # %%
 predict(
     "build_and_driver",
-    "`torch.version.cuda` is a version number, such as 13.0. Does it follow that "
-    "`torch.cuda.is_available()` is true?",
+    "`torch.version.cuda` is a version number, such as 13.0. Is `torch.cuda.is_available()` true "
+    "on your machine?",
     [True, False],
 )
 predict(
@@ -178,7 +178,7 @@ predict(
 print("torch", torch.__version__)
 print("torch.version.cuda:", torch.version.cuda)
 print("torch.cuda.is_available():", torch.cuda.is_available())
-reveal("build_and_driver", torch.version.cuda is not None and torch.cuda.is_available())
+reveal("build_and_driver", torch.cuda.is_available())
 with shows_error():
     print(torch.cuda.get_device_properties(0))
 
@@ -194,7 +194,8 @@ print("the CUDA runtime in use:", [p.split("site-packages/")[-1] for p in runtim
 reveal("toolkit", any("site-packages" not in path for path in runtimes))
 
 # %% [markdown]
-# The first is a fact about the *build*: it is what somebody compiled. The second is a fact about the *machine*. A wheel
+# If you did not know, you were right: the one does not tell the other. The version is a fact about the *build*: it is what
+# somebody compiled. Whether CUDA is available is a fact about the *machine*. A wheel
 # for CUDA imports on a machine without driver and without toolkit. But it cannot ask a card that is not there: a script that prints the
 # device's name and memory first, which is a good habit, must ask `is_available()` before. (If `torch.version.cuda` is `None`, you have a CPU
 # build: then a driver helps nothing, and another wheel is what you need.)
@@ -212,7 +213,7 @@ reveal("toolkit", any("site-packages" not in path for path in runtimes))
 #
 # A lock file holds the rest together. `requirements.txt` pins every package of this course, the CUDA libraries
 # included, and `environment.yml` takes its versions from there. Whatever else you use, TensorBoard for one, belongs into
-# the lock as well. Never pin `torch` alone: `torchvision` is built for one version of it.
+# the lock as well. Do not pin `torch` alone: packages such as `torchvision` ask for a `torch` that fits them.
 
 # %%
 for package in ("torch", "torchvision", "numpy"):
@@ -1779,7 +1780,8 @@ for place in places:
 # %% [markdown]
 # Read it from left to right. The forward pass adds activations, and they leave in the backward pass, as gradients come.
 # After the first step the floor is higher, for ever: that is the state. So a program that survives the *second* step
-# usually survives the epoch, if batches are of one size and nothing leaks.
+# usually survives the epoch, if batches are of one size and nothing leaks. (On CUDA the first matrix product also takes a
+# workspace of the library, which stays.)
 
 # %% [markdown] exercise="training_bytes"
 # Write `training_bytes(model, optimizer_class, **options)`. It returns the bytes that one training step with `optimizer_class(model.parameters(), **options)`
@@ -2257,7 +2259,7 @@ print(f"without: {without:,} bytes, with a worker: {with_one:,} bytes")
 reveal("workers_device", with_one > without)
 
 # %% [markdown]
-# Workers hold their batches in the memory of the *host*. "CUDA out of memory" is never cured by fewer of them. If the machine
+# Workers hold their batches in the memory of the *host*. Fewer of them do not cure "CUDA out of memory". If the machine
 # kills the process without any message of PyTorch, it is the host that ran out, and then they are the first suspects: section 4.
 #
 # ### `empty_cache`
@@ -2279,11 +2281,13 @@ for place in places:
     print(place, "freed:", freed[place], "bytes")
 reveal("empty_cache", any(freed.values()))
 note = inspect.getdoc(torch.cuda.empty_cache).split(".. note::")[1].split("However")[0]
-print("PyTorch's own note:", " ".join(note.split()))
+print("PyTorch's own note:", " ".join(note.split()).replace(":func:`~torch.cuda.empty_cache`", "It"))
 
 # %% [markdown]
-# It gives *unused* blocks of PyTorch's cache back to the driver, so that other programs may have them. PyTorch would have used
-# them itself. In a training loop it only costs time. Memory is freed when the last name goes: `del loss`.
+# (The simulation has no cache, so for `sim` the call does nothing at all. A CUDA device answers for itself.) It gives *unused*
+# blocks of PyTorch's cache back to the driver, so that other programs may have them. PyTorch would have used them itself. The
+# note goes on to say that it may help where memory is cut into small pieces. The memory of a tensor is freed when its
+# last name goes: `del loss`.
 #
 # ### Reading a memory summary
 
@@ -2332,6 +2336,7 @@ for name, value in torch.sim.memory_stats(device).items():
 # %%
 def census(place):
     """Living tensors there, by shape: (count, bytes)."""
+    gc.collect()
     found = {}
     for thing in gc.get_objects():
         if type(thing) in (torch.Tensor, nn.Parameter) and thing.device == place:
@@ -2388,12 +2393,12 @@ else:
 # ```
 #
 # * **Look at the memory after every change of the loader or the model**: the peak of the *second* step, written in the log.
-# * **`non_blocking` only with pinned memory, and never with a buffer that is used again.**
+# * **`non_blocking` only with pinned memory, and never use a buffer again before its copy is done.**
 
 # %% [markdown]
 # ## When something looks wrong
 #
-# On CUDA read `cuda` for `sim`, and `CUDA` for `SIM`.
+# These are CUDA's words. The simulation says `sim` for `cuda`, and `SIM` for `CUDA`.
 #
 # | symptom | cause | check | fix |
 # | :-- | :-- | :-- | :-- |
@@ -2414,7 +2419,7 @@ else:
 # | batches mixed, now and then | pinned buffer filled again too early | the same | a fresh buffer, or wait |
 # | the last line of the loop looks slow | it pays for the queue | wait before it, time again | measure with waits |
 # | device idle, host busy | too many waits or small copies | count `.item()`, `.cpu()`, masks | move once, ask once |
-# | "CUDA out of memory" in the second step | optimizer state | 2 x parameters for Adam | smaller batch, other optimizer |
+# | "CUDA out of memory" in the first `step()`, or in the step after it | optimizer state | 2 x parameters for Adam | smaller batch, other optimizer |
 # | "CUDA out of memory" after hours | something keeps tensors | `memory_allocated()` in every epoch | `detach()`, `no_grad` |
 # | process killed, no message | memory of the *host* | `free -h` | fewer workers (section 4) |
 # | `is_available()` is False on a GPU machine | driver too old, or a CPU wheel | `torch.version.cuda`, `nvidia-smi` | newer driver, or a wheel for CUDA |
