@@ -1021,7 +1021,6 @@ def staged_copy(answer, case, see):
             why="A batch arrived with numbers of another: its buffer was refilled early.",
             fix="Wait for the copy out of a buffer before you write into it again.",
         )
-        see("hazards", cost.hazards, why="Memory was changed during a copy.", fix="Wait before you refill a buffer.")
         see(
             "batches left as they were",
             all(map(torch.equal, before, batches)),
@@ -1447,7 +1446,7 @@ def checkpointed(answer, case, see):
         at_most=True,
         share=0.5,
         slack=0.1,
-        allowance=4096,
+        allowance=16_384,  # a leaf of one's own for x is fine
         why="The insides of blocks are kept for backward.",
         fix="torch.utils.checkpoint keeps a block's input and computes the rest again.",
     )
