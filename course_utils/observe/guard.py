@@ -67,6 +67,17 @@ def _working_folder() -> str | None:
         return None
 
 
+def _simulated_gpu_is_on() -> bool:
+    simgpu = sys.modules.get("course_utils.simgpu")  # not loaded: nobody can have switched it on
+    return simgpu is not None and simgpu.is_enabled()
+
+
+def _switch_simulated_gpu(on: bool) -> None:
+    from course_utils import simgpu
+
+    simgpu.enable() if on else simgpu.disable()
+
+
 SETTINGS: dict[str, tuple[Any, Any, Any, str]] = {
     "grad mode": (torch.is_grad_enabled, torch.set_grad_enabled, True, "torch.set_grad_enabled(True)"),
     "default dtype": (
@@ -101,26 +112,13 @@ SETTINGS: dict[str, tuple[Any, Any, Any, str]] = {
         'torch.set_float32_matmul_precision("highest")',
     ),
     "inference mode": (torch.is_inference_mode_enabled, lambda on: None, None, ""),  # see _settings
+    "simulated GPU": (_simulated_gpu_is_on, _switch_simulated_gpu, None, ""),
     "number of threads": (torch.get_num_threads, torch.set_num_threads, None, ""),
     "recursion limit": (sys.getrecursionlimit, sys.setrecursionlimit, None, ""),
     "working folder": (_working_folder, os.chdir, None, ""),
     "NumPy's error handling": (np.geterr, lambda value: np.seterr(**value), None, ""),
     "NumPy's print options": (np.get_printoptions, lambda value: np.set_printoptions(**value), None, ""),
 }
-
-
-def _simulated_gpu_is_on() -> bool:
-    simgpu = sys.modules.get("course_utils.simgpu")  # not loaded: nobody can have switched it on
-    return simgpu is not None and simgpu.is_enabled()
-
-
-def _switch_simulated_gpu(on: bool) -> None:
-    from course_utils import simgpu
-
-    simgpu.enable() if on else simgpu.disable()
-
-
-SETTINGS["simulated GPU"] = (_simulated_gpu_is_on, _switch_simulated_gpu, None, "")
 
 # Every place where a hook for all modules, or all optimizers, can be left behind.
 _GLOBAL_HOOKS = [

@@ -19,7 +19,16 @@ import torch
 
 from course_utils.simgpu.colours import NAME, device_of
 
-__all__ = ["FLOAT32", "LOWER", "WIDEST", "available_in_thread", "register"]
+__all__ = [
+    "FLOAT32",
+    "LOWER",
+    "WIDEST",
+    "available_in_thread",
+    "clear_cache",
+    "is_on_for_cpu",
+    "register",
+    "set_enabled",
+]
 
 KEY = torch._C.DispatchKey.AutocastPrivateUse1
 _KEYS = torch._C.DispatchKeySet(KEY)
@@ -35,7 +44,9 @@ pow.Scalar softplus layer_norm rms_norm native_layer_norm group_norm frobenius_n
 cosine_similarity poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div l1_loss
 smooth_l1_loss huber_loss mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss
 multi_margin_loss binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp upsample_nearest1d
-upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d
+upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d
+upsample_linear1d upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d
+_upsample_bicubic2d_aa
 prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm linalg_matrix_norm
 linalg_matrix_norm.str_ord sum sum.dim_IntList norm.Scalar norm.ScalarOpt_dim norm.ScalarOpt_dtype
 norm.ScalarOpt_dim_dtype
@@ -49,14 +60,15 @@ Cast = Callable[[torch.Tensor], torch.Tensor]
 _libraries: list[torch.library.Library] = []
 
 
-class _Casts(threading.local):
-    """Half-precision copies of parameters, kept until the block ends, as CUDA's autocast does."""
-
+class _InThread(threading.local):
     def __init__(self) -> None:
-        self.known: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        # Half-precision copies of parameters, kept until the block ends, as CUDA's autocast does.
+        self.casts: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self.for_cpu = False
 
 
-_casts = _Casts()
+_in_thread = _InThread()
+_real_set_enabled, _real_clear_cache = torch.set_autocast_enabled, torch.clear_autocast_cache
 
 
 def _eligible(tensor: torch.Tensor) -> bool:
@@ -71,9 +83,9 @@ def _to_lower(tensor: torch.Tensor) -> torch.Tensor:
         tensor.is_leaf and tensor.requires_grad and tensor.dtype == torch.float32 and torch.is_autocast_cache_enabled()
     ):
         return tensor.to(lower)
-    known = _casts.known.get(id(tensor))
+    known = _in_thread.casts.get(id(tensor))
     if known is None or known[0] is not tensor or known[1].dtype != lower:
-        known = _casts.known[id(tensor)] = (tensor, tensor.to(lower))
+        known = _in_thread.casts[id(tensor)] = (tensor, tensor.to(lower))
     return known[1]
 
 
@@ -154,5 +166,18 @@ def available_in_thread() -> Iterator[None]:
         torch._C._dispatch_tls_set_dispatch_key_included(KEY, before)
 
 
-def forget_casts() -> None:
-    _casts.known.clear()
+def clear_cache() -> None:
+    """``torch.clear_autocast_cache``, which the end of a block calls."""
+    _in_thread.casts.clear()
+    _real_clear_cache()
+
+
+def set_enabled(*args: Any) -> None:
+    """``torch.set_autocast_enabled``. Operators are run with autocast off, so the mode cannot ask whether it is on."""
+    _real_set_enabled(*args)
+    _in_thread.for_cpu = torch.is_autocast_enabled("cpu")
+
+
+def is_on_for_cpu() -> bool:
+    """Whether ``torch.autocast("cpu")`` is in force in this thread."""
+    return _in_thread.for_cpu

@@ -24,6 +24,7 @@ __all__ = [
     "is_simulated_storage",
     "mark_of",
     "pin",
+    "storage_of",
     "unplaced",
 ]
 
@@ -83,6 +84,14 @@ def devices() -> list[torch.device]:
     return _devices
 
 
+def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+    """The memory behind ``tensor``; None for tensors without any of their own (sparse ones)."""
+    try:
+        return _untyped_storage(tensor)
+    except RuntimeError:
+        return None
+
+
 def mark_of(tensor: torch.Tensor) -> Place | _Unplaced | None:
     """The mark of the memory behind ``tensor``; None where there is none."""
     try:
@@ -111,7 +120,4 @@ def pin(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def is_pinned(tensor: torch.Tensor) -> bool:
-    try:
-        return getattr(_untyped_storage(tensor), "_sim_pinned", False)
-    except RuntimeError:
-        return False
+    return getattr(storage_of(tensor), "_sim_pinned", False)

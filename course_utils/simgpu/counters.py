@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 __all__ = ["Counters", "Event"]
 
@@ -56,8 +57,7 @@ class Counters:
             setattr(self, f.name, getattr(self, f.name) + getattr(other, f.name))
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
     """One step of the program, in the order in which it happened.
 
     Attributes

@@ -15,7 +15,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_utils.simgpu import autocast, errors
-from course_utils.simgpu.colours import NAME, Place, is_pinned, mark_of, pin, unplaced
+from course_utils.simgpu.colours import NAME, Place, is_pinned, mark_of, pin, storage_of, unplaced
 from course_utils.simgpu.counters import Event
 from course_utils.simgpu.generator import device_type_of
 from course_utils.simgpu.operators import Operator, describe
@@ -122,10 +122,13 @@ def _check_generator(generator: torch.Generator | None, device: torch.device | N
 # ------------------------------------------------------------------------------------------------ on the host
 def _on_host(world: World, operator: Operator, func: Any, named: list[Named], args: tuple, kwargs: dict) -> Any:
     if world.stream.busy:
-        used = {id(tensor): tensor for _, tensor, _ in named}  # x * x uses x once
-        written = {id(tensor) for name, tensor, _ in named if name in operator.writes}
-        for key, tensor in used.items():
-            world.host_uses(tensor, key in written)
+        used: dict[torch.UntypedStorage, bool] = {}  # x * x uses the memory of x once
+        for name, tensor, _ in named:
+            memory = storage_of(tensor)
+            if memory is not None:
+                used[memory] = used.get(memory, False) or name in operator.writes
+        for memory, written in used.items():
+            world.host_uses(memory, written)
     if operator.name == "aten::is_pinned":
         return is_pinned(named[0][1])
     if operator.name == "aten::_pin_memory":
@@ -156,7 +159,7 @@ def _on_device(
 ) -> Any:
     if world.process != os.getpid():
         errors.bad_fork()
-    if torch.is_autocast_enabled("cpu") and operator.computes:
+    if autocast.is_on_for_cpu() and operator.computes:
         raise errors.Unsupported('autocast("cpu") around tensors of the device', f'Use torch.autocast("{NAME}").')
     if operator.name == "aten::is_pinned":
         return False
@@ -169,9 +172,11 @@ def _on_device(
             return first[1]
     elif operator.indexes:
         device = _check_indices(world, operator, named)
-    elif not operator.takes_device and any(_place(mark) is not device for _, _, mark in named):
-        # zeros_like(x, device=...) and its kind take a device and look at the form of x alone
-        _check_devices(operator, named, device)
+    elif not operator.takes_device:  # zeros_like(x, device=...) and its kind look at the form of x alone
+        for _, _, mark in named:
+            if mark is None or mark.device is not device:
+                _check_devices(operator, named, device)
+                break
     if world.stream.busy:
         for _, tensor, mark in named:
             if _place(mark) is not None:
@@ -190,7 +195,11 @@ def _on_device(
         results = _flat(result)
     for position, tensor in enumerate(results):
         mark = mark_of(tensor)
-        if (mark is None or mark is unplaced) and position not in operator.to_host and (operator.fresh or not _is_one_of(tensor, named)):
+        if (
+            (mark is None or mark is unplaced)
+            and position not in operator.to_host
+            and (operator.fresh or not _is_one_of(tensor, named))
+        ):
             world.place(tensor, device)
         elif operator.resizes and isinstance(mark, Place):
             mark.resize(tensor.untyped_storage().nbytes())

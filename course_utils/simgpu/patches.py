@@ -118,8 +118,6 @@ def _numpy(tensor: Tensor, *, force: bool = False) -> np.ndarray:
         if not force:
             errors.no_numpy(place)
         tensor = tensor.detach().cpu()
-    elif current().stream.busy:
-        current().host_uses(tensor)
     return Base.numpy(tensor, force=force)
 
 
@@ -127,7 +125,7 @@ def _tolist(tensor: Tensor) -> Any:
     if device_of(tensor) is not None:
         tensor = tensor.detach().cpu()
     elif current().stream.busy:
-        current().host_uses(tensor)
+        current().host_uses(tensor.untyped_storage())
     return Base.tolist(tensor)
 
 
@@ -259,14 +257,6 @@ def _compile(*_: Any, **__: Any) -> Any:
     raise errors.Unsupported("torch.compile", "Compile on the CPU, with the simulation off.")
 
 
-def _clear_autocast_cache() -> None:
-    autocast.forget_casts()
-    _real_clear_autocast_cache()
-
-
-_real_clear_autocast_cache = torch.clear_autocast_cache
-
-
 def _bootstrap(thread: threading.Thread) -> None:
     with dispatch.backend():
         _real_bootstrap(thread)
@@ -308,7 +298,8 @@ def all_patches() -> list[tuple[Any, str, Any]]:
         (Storage, "cpu", _storage_to_host),
         (torch, "Generator", SimulatedGenerator),
         (torch, "compile", _compile),
-        (torch, "clear_autocast_cache", _clear_autocast_cache),
+        (torch, "clear_autocast_cache", autocast.clear_cache),
+        (torch, "set_autocast_enabled", autocast.set_enabled),
         (torch._C, "_group_tensors_by_device_and_dtype", _group_by_device),
         (torch.autograd, "_make_grads", _make_gradients),
         (torch.autograd, "grad", _gradients),

@@ -42,6 +42,7 @@ def _world(count: int, memory: int | None) -> Iterator[World]:
     with ExitStack() as cleaning:
         if outermost:
             replacements = all_patches()
+            cleaning.callback(_reset_default_device)
             cleaning.callback(_patches.remove)
             _patches.install(replacements)
         _stack.append(world)
@@ -54,7 +55,12 @@ def _world(count: int, memory: int | None) -> Iterator[World]:
 def _leave(world: World) -> None:
     world.stream.wait()
     _stack.remove(world)
-    if not _stack and torch.get_default_device().type == NAME:
+
+
+def _reset_default_device() -> None:
+    # torch.get_default_device() would make a tensor on it
+    context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    if context is not None and context.device.type == NAME:
         torch.set_default_device(None)
 
 

@@ -99,9 +99,9 @@ class World:
         self.events.append(Event("host", "wait", reason))
         self.stream.wait()
 
-    def host_uses(self, tensor: torch.Tensor, writes: bool = False) -> None:
-        """Called when the host reads or changes a host tensor while copies are on their way."""
-        mistake = self.stream.used_by_host(tensor.untyped_storage(), writes)
+    def host_uses(self, memory: torch.UntypedStorage, writes: bool = False) -> None:
+        """Called when the host reads or changes its memory while copies are on their way."""
+        mistake = self.stream.used_by_host(memory, writes)
         if mistake is not None:
             self.counters.hazards += 1
             self.events.append(Event("host", "hazard", mistake))

@@ -140,7 +140,9 @@ def test_checkpointing_gives_the_same_gradients(device: torch.device, net: Net) 
 
 def test_a_deep_copy_stays_on_the_device(device: torch.device, net: Net) -> None:
     twin = copy.deepcopy(net.to(device))
-    assert type(twin.first.weight) is nn.Parameter and twin.first.weight.device == twin.norm.running_var.device == device
+    assert (
+        type(twin.first.weight) is nn.Parameter and twin.first.weight.device == twin.norm.running_var.device == device
+    )
     twin.first.weight.data.zero_()
     assert net.first.weight.abs().sum() > 0
     shared = copy.deepcopy({"a": (x := torch.ones(4, device=device)), "b": x[:2]})
@@ -167,7 +169,9 @@ MODULES = {
     "transformer in evaluation": (lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval(), (2, 5, 8)),
     "attention": (lambda: nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8)), (2, 5, 8)),
     "convolutions": (
-        lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.MaxPool2d(2), nn.Upsample(scale_factor=2, mode="bilinear"), nn.Dropout2d()),
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 4, 3), nn.MaxPool2d(2), nn.Upsample(scale_factor=2, mode="bilinear"), nn.Dropout2d()
+        ),
         (2, 3, 8, 8),
     ),
 }

@@ -38,7 +38,7 @@ def test_leaving_a_block_leaves_nothing_behind() -> None:
         x = torch.ones(2, device=device)
         torch.set_default_device("sim")
     assert state_of_torch() == before
-    assert torch.zeros(1).device.type == "cpu" and not torch.accelerator.is_available() or torch.cuda.is_available()
+    assert (torch.zeros(1).device.type == "cpu" and not torch.accelerator.is_available()) or torch.cuda.is_available()
     assert x.device.type == "cpu" and (x + torch.ones(2)).tolist() == [2, 2]
 
 
@@ -235,7 +235,9 @@ def test_the_guard_switches_off_what_an_answer_has_left_on() -> None:
 
 
 def test_the_course_does_not_load_the_simulation_unasked() -> None:
-    code = "import sys, torch, course_utils.checking, course_utils.meter; print([m for m in sys.modules if 'simgpu' in m])"
+    code = (
+        "import sys, torch, course_utils.checking, course_utils.meter; print([m for m in sys.modules if 'simgpu' in m])"
+    )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
 

@@ -36,7 +36,10 @@ MIXED: dict[str, tuple[Callable[[Make, Make], object], str]] = {
     "cat": (lambda h, d: torch.cat([h(2), d(2)]), checked("tensors", "cat", True)),
     "stack": (lambda h, d: torch.stack([d(2), h(2)]), checked("tensors", "cat")),
     "embedding": (lambda h, d: F.embedding(torch.tensor([1]), d(5, 3)), checked("index", "_index_select")),
-    "cross entropy": (lambda h, d: F.cross_entropy(d(2, 3), torch.tensor([0, 1])), checked("target", "nll_loss_forward")),
+    "cross entropy": (
+        lambda h, d: F.cross_entropy(d(2, 3), torch.tensor([0, 1])),
+        checked("target", "nll_loss_forward"),
+    ),
     "layer norm": (lambda h, d: F.layer_norm(d(2, 4), (4,), h(4), h(4)), checked("weight", "_native_layer_norm")),
     "gather": (lambda h, d: d(3).gather(0, torch.tensor([0])), checked("index", "gather")),
     "add": (lambda h, d: h(3) + d(3), TWO),
@@ -88,18 +91,23 @@ BATCH_NORM = {
 @pytest.mark.parametrize("name", BATCH_NORM)
 def test_mixed_devices_raise(device: torch.device, name: str) -> None:
     # The kernel that CUDA picks (cuDNN, flash attention) decides which words these use.
-    with pytest.raises(RuntimeError, match="same device|should be the same|same type"):
+    with pytest.raises(RuntimeError, match=r"same device|should be the same|same type"):
         BATCH_NORM[name](torch.randn(2, 3, 4, 4, device=device), torch.randn)
 
 
 def test_two_devices_of_one_kind_do_not_mix(device: torch.device, second: torch.device) -> None:
-    with pytest.raises(RuntimeError, match=f"found at least two devices, {device} and {second}!"):
+    with pytest.raises(RuntimeError, match=re.escape(f"found at least two devices, {device} and {second}!")):
         torch.ones(2, device=device) + torch.ones(2, device=second)
 
 
 def test_a_host_number_may_mix(device: torch.device) -> None:
     x = torch.ones(3, device=device)
-    for y in (x * torch.tensor(2.0), torch.tensor(2.0) * x, x.clone().add_(torch.tensor(1.0)), x.where(x > 0, torch.tensor(0.0))):
+    for y in (
+        x * torch.tensor(2.0),
+        torch.tensor(2.0) * x,
+        x.clone().add_(torch.tensor(1.0)),
+        x.where(x > 0, torch.tensor(0.0)),
+    ):
         assert y.device == x.device
 
 
