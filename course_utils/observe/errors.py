@@ -45,7 +45,16 @@ _ADVICE = [
     ),
     (r"deserialize object on", "the file names a device that is not here: give torch.load a map_location"),
     (r"device type tensor to numpy", "NumPy reads host memory only: bring the tensor back with .cpu()"),
-    (r"leaf Variable that requires grad", "do it under torch.no_grad(), or out of place"),
+    (r"BackwardHookFunction", "full backward hooks and in-place layers do not go together: hook tensors"),
+    (r"register a hook on a tensor that doesn't require", "ask requires_grad of the tensor before you hook it"),
+    (r"Inplace update to inference tensor", "made under inference_mode: clone it outside before you write to it"),
+    (r"element 0 of tensors does not require grad", "the loss has no graph: look for detach, no_grad, item or .data"),
+    (r"leaf Variable that requires grad", "an update belongs under torch.no_grad(); a formula works on a clone()"),
+    (r"written-to tensor refers to a single memory", "an expanded tensor has one number for many: work out of place"),
+    (r"must be Tensor, not RemovableHandle", "what a forward hook returns replaces the output: return nothing"),
+    (r"Expected more than 1 value per channel", "BatchNorm is in train mode here: did you mean to call eval()?"),
+    (r"Boolean value of Tensor with more than one", "== and `in` compare numbers; `is` asks: the same object?"),
+    (r"unsupported operand type.*NoneType", "one of the two is None: ask `is None` before you compute with it"),
     (r"modified by an inplace operation", "an operation changed a value that backward needs: do it out of place"),
     (r"does not require grad", "the graph was cut before this point: look for detach, no_grad or .data"),
     (
@@ -65,7 +74,6 @@ _ADVICE = [
         "compare the call with the parameters; some want their name, as dim=1",
     ),
     (r"NameError: name '(\w+)'", "a typo in the name? If not, run the cell that defines it first"),
-    (r"'float' and 'NoneType'|'NoneType' and", "one operand is None: a .grad? Only leaves get one; ask is_leaf"),
     (r"'NoneType' object", "something returned None: does every path of your function return?"),
 ]
 

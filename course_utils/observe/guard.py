@@ -151,6 +151,33 @@ def _hooks(caught: Guarded) -> Iterator[None]:
         module_hooks._global_is_full_backward_hook = kind
 
 
+def take_saved_tensors_hooks() -> list[tuple[Any, Any]]:
+    """Switch off every pair of saved-tensors hooks that is on, and return the pairs, the outermost first.
+
+    While a pair is on, PyTorch does not compare version counters: a spoilt graph runs backward without an error.
+    """
+    pairs = []
+    while (pair := torch._C._autograd._top_saved_tensors_default_hooks(True)) is not None:
+        pairs.insert(0, pair)
+        torch._C._autograd._pop_saved_tensors_default_hooks()
+    return pairs
+
+
+@contextmanager
+def _saved_tensors_hooks(caught: Guarded) -> Iterator[None]:
+    """Run the block without the notebook's saved-tensors hooks; put them back, and nothing else, afterwards."""
+    before = take_saved_tensors_hooks()
+    if before:
+        caught.remark("saved_tensors_hooks are on in this notebook; the check set them aside. Leave their block.")
+    try:
+        yield
+    finally:
+        if take_saved_tensors_hooks():
+            caught.remark("your code left saved_tensors_hooks switched on; the check switched them off.")
+        for pair in before:
+            torch._C._autograd._push_saved_tensors_default_hooks(*pair)
+
+
 @contextmanager
 def _random_state() -> Iterator[None]:
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
@@ -269,6 +296,7 @@ def guard() -> Iterator[Guarded]:
             _logging(caught),
             _random_state(),
             _hooks(caught),
+            _saved_tensors_hooks(caught),
             _settings(caught),
             warnings.catch_warnings(record=True) as shown,
         ):
