@@ -66,9 +66,9 @@ print("in four steps the host stood still, waiting for the device:", cost.synchr
 # * The optimizer holds the parameters of another model, the one from before the copy.
 # * Each `loss.item()` made the host wait for the device.
 #
-# All three have one root. There are now **two places**, each with a memory of its own, and **two workers**, the host and
-# the device, who do not wait for each other unless they are told to. After this notebook you can say of every line
-# **where its tensors live, what is copied, and who waits**, and prove it.
+# All three have one root. There are now **two places**, each with a memory of its own, and **two processors**: the
+# *host*, which is the CPU and runs Python, and the *device*. They do not wait for each other unless they are told to.
+# After this notebook you can say of every line **where its tensors live, what is copied, and who waits**, and prove it.
 #
 # **You need:** sections 1 and 2, or their ideas: storage, views, gradients. No GPU.
 #
@@ -122,9 +122,9 @@ with shows_error():
     torch.sim.Event(enable_timing=True)
 
 # %% [markdown]
-# Its words are CUDA's, with `sim` in the place of `cuda` and `SIM` in that of `CUDA`. It was built from PyTorch's source
-# and is tested on CPUs. If your machine has a CUDA GPU, the cells that loop over `places` show the real device as
-# well. Trust what the real device says more.
+# Its words are CUDA's, with `sim` in the place of `cuda` and `SIM` in that of `CUDA`. It was built from PyTorch's
+# source and is tested on CPUs. If your machine has a CUDA GPU, the cells that loop over `places` show the real device
+# as well. Trust what the real device says more.
 
 # %%
 places = [device]
@@ -140,7 +140,8 @@ for place in places:
 # %% [markdown]
 # ### What does this machine have?
 #
-# Ask before the first lesson, not after the first failure. One command checks it all, in a terminal or here:
+# Ask before the first lesson, not after the first failure. One command checks it all, in a terminal
+# (`python -m course_utils doctor`) or here:
 
 # %%
 command = [sys.executable, "-m", "course_utils", "doctor"]
@@ -148,10 +149,10 @@ checked = subprocess.run(command, capture_output=True, text=True, check=False)
 print((checked.stdout or checked.stderr).replace(sys.prefix, "..."))
 
 # %% [markdown]
-# A line that is not `ok` says what to do. The last lines are four stages of small tests. Each stage uses only what the ones before have shown to work: tensors
-# and strides; views and in-place steps; a gradient through `x`, `w` and `b`; the device and mixed precision. The fourth
-# has a form for the CPU, so it can be passed everywhere. If a stage fails, mend it before you go on: what comes
-# later would fail for the same reason, in harder words.
+# A line that is not `ok` says what to do. The last lines are four stages of small tests. Each stage uses only what the
+# ones before have shown to work: tensors and strides; views and in-place steps; a gradient through `x`, `w` and `b`;
+# the device and mixed precision. The fourth has a form for the CPU, so it can be passed everywhere. If a stage fails,
+# mend it before you go on: what comes later would fail for the same reason, in harder words.
 #
 # ### Three versions with one name
 #
@@ -194,11 +195,11 @@ print("the CUDA runtime in use:", [p.split("site-packages/")[-1] for p in runtim
 reveal("toolkit", any("site-packages" not in path for path in runtimes))
 
 # %% [markdown]
-# If you did not know, you were right: the one does not tell the other. The version is a fact about the *build*: it is what
-# somebody compiled. Whether CUDA is available is a fact about the *machine*. A wheel
-# for CUDA imports on a machine without driver and without toolkit. But it cannot ask a card that is not there: a script that prints the
-# device's name and memory first, which is a good habit, must ask `is_available()` before. (If `torch.version.cuda` is `None`, you have a CPU
-# build: then a driver helps nothing, and another wheel is what you need.)
+# If you did not know, you were right: the one does not tell the other. The version is a fact about the *build*: it is
+# what somebody compiled. Whether CUDA is available is a fact about the *machine*. A wheel for CUDA imports on a machine
+# without driver and without toolkit. But it cannot ask a card that is not there: a script that prints the device's name
+# and memory first, which is a good habit, must ask `is_available()` before. (If `torch.version.cuda` is `None`, you
+# have a CPU build: then a driver helps nothing, and another wheel is what you need.)
 #
 # "The three must be equal" is a belief that has cost many an evening. The rule is one-sided:
 #
@@ -212,8 +213,8 @@ reveal("toolkit", any("site-packages" not in path for path in runtimes))
 # shows the two numbers that are needed, the wheel's and the driver's, where there is one.
 #
 # A lock file holds the rest together. `requirements.txt` pins every package of this course, the CUDA libraries
-# included, and `environment.yml` takes its versions from there. Whatever else you use, TensorBoard for one, belongs into
-# the lock as well. Do not pin `torch` alone: packages such as `torchvision` ask for a `torch` that fits them.
+# included, and `environment.yml` takes its versions from there. Whatever else you use, TensorBoard for one, belongs
+# into the lock as well. Do not pin `torch` alone: packages such as `torchvision` ask for a `torch` that fits them.
 
 # %%
 for package in ("torch", "torchvision", "numpy"):
@@ -411,8 +412,8 @@ model[1] = nn.Linear(3, 5)  # a new head for five classes
 reveal("replaced_layer", {p.device for p in model.parameters()} == {device})
 
 # %% [markdown]
-# `.to` on a module moves every part that is registered *at that moment*, wherever it was. It leaves no standing order: what
-# is put in later comes from where it was made. Change the model first, move it last.
+# `.to` on a module moves every part that is registered *at that moment*, wherever it was. It leaves no standing order:
+# what is put in later comes from where it was made. Change the model first, move it last.
 #
 # ### What a module takes along
 #
@@ -676,8 +677,8 @@ table(("input", "without autocast", "with autocast", "weights", "cross entropy")
 reveal("autocast_casts", rows[1][2] == torch.float16)
 
 # %% [markdown]
-# Autocast casts. That is its job: leave the weights in float32 and the data as they are. One dtype stays your business in
-# every context, that of class labels:
+# Autocast casts. That is its job: leave the weights in float32 and the data as they are. One dtype stays your business
+# in every context, that of class labels:
 
 # %%
 for dtype in (torch.int64, torch.int32, torch.float32):
@@ -1007,8 +1008,8 @@ else:
     reveal("replaced_parameter", "the new weight silently stays as it is")
 
 # %% [markdown]
-# The gradient is there, and nobody uses it. The check is the one in the cell: is every parameter of the model, as an *object*, in
-# the optimizer's groups?
+# The gradient is there, and nobody uses it. The check is the one in the cell: is every parameter of the model, as an
+# *object*, in the optimizer's groups?
 #
 # The order that avoids both: **build the model, load its weights, move it, make the optimizer, load its state.**
 #
@@ -1092,8 +1093,8 @@ file.seek(0)
 print(torch.load(file, map_location="cpu", weights_only=True))
 
 # %% [markdown]
-# On a laptop without any GPU the same file raises as well. Load with `map_location="cpu"`: that needs no memory on the device,
-# and `load_state_dict` copies into the model, wherever it is.
+# On a laptop without any GPU the same file raises as well. Load with `map_location="cpu"`: that needs no memory on the
+# device, and `load_state_dict` copies into the model, wherever it is.
 
 # %% [markdown] exercise="load_anywhere"
 # Write `load_anywhere(path, model, optimizer, device)`. The file holds `{"model": ..., "optimizer": ..., "epoch": ...}`,
@@ -1145,8 +1146,8 @@ first, second, _ = (f"{size:,}" for size in sent.values())
 reveal("uint8_travels", f"{first}, then {second}" if first != second else f"{first} both times")
 
 # %% [markdown]
-# Send the small form, and widen it over there. The third line shows that one call for both does *not* do that: a blocking
-# `.to(device, dtype)` converts first and sends the wide form.
+# Send the small form, and widen it over there. The third line shows that one call for both does *not* do that: a
+# blocking `.to(device, dtype)` converts first and sends the wide form.
 #
 # ### Who counts the waits?
 #
@@ -1175,6 +1176,9 @@ for code, call in questions.items():
 table(("expression", "kernels", "copies back", "waits"), rows)
 
 # %% [markdown]
+# (A kernel is a program that the device runs. The simulation counts one for each operator that computes; a GPU may run
+# several for it.)
+#
 # Shape and dtype are known to the host. Values are not. `d[d > 0.5]` waits because the *shape* of its result is a
 # value: somebody must count first. `torch.where` has a shape that is known, so it need not.
 
@@ -1273,8 +1277,8 @@ bars(
 )
 
 # %% [markdown]
-# The rule: **move once, at the top of the loop; stay there; ask for a number at the end.** How much time that saves the counts
-# do not say. It depends on bus, model and batch, and only a clock on the real machine can tell.
+# The rule: **move once, at the top of the loop; stay there; ask for a number at the end.** How much time that saves the
+# counts do not say. It depends on bus, model and batch, and only a clock on the real machine can tell.
 #
 # ### Does moving in the loop eat memory?
 
@@ -1294,8 +1298,8 @@ for step in range(10):
 reveal("rebinding_grows", sum(source() is not None for source in sources))
 
 # %% [markdown]
-# The name `x` now means the copy, and nobody holds the source. Memory grows when something *keeps*: a list, a dict, a log.
-# Part 8 is about that.
+# The name `x` now means the copy, and nobody holds the source. Memory grows when something *keeps*: a list, a dict, a
+# log. Part 8 is about that.
 
 # %% [markdown] exercise="train_lean"
 # Write `train_lean(model, loader, optimizer, device)`: one epoch of training. The model is on the device already. The
@@ -1330,7 +1334,7 @@ def train_lean(model, loader, optimizer, device):
 # %% [markdown]
 # ## Part 6. The host does not wait
 #
-# ### A queue between two workers
+# ### A queue between two processors
 #
 # A call such as `y = d * 10` puts work into a queue and returns. `y` exists at once, with shape and dtype; its numbers
 # come when the device gets there. Walk through the programs:
@@ -1342,8 +1346,8 @@ queue_explorer()
 # Try "there and back" first. (The picture shows the numbers of the device because the simulation computes at once. On
 # a GPU, what stands in the queue need not have been done.)
 #
-# Here is a training step as its events came. Each row is one piece of work. It may run anywhere in its bar, after the row above it, and
-# *must* be done where the bar ends: at the next wait. The axis is the order of events, not a clock.
+# Here is a training step as its events came. Each row is one piece of work. It may run anywhere in its bar, after the
+# row above it, and *must* be done where the bar ends: at the next wait. The axis is the order of events, not a clock.
 
 # %%
 model = small_classifier()
@@ -1368,8 +1372,8 @@ order_picture(
 #
 # ### Pinned memory
 #
-# The operating system may move a program's memory about, even out to disk. A device that copies by itself needs memory that
-# stays: *pinned* memory. Only from there, or into it, can the host hand a copy over and go on.
+# The operating system may move a program's memory about, even out to disk. A device that copies by itself needs memory
+# that stays: *pinned* memory. Only from there, or into it, can the host hand a copy over and go on.
 
 # %%
 predict(
@@ -1390,10 +1394,10 @@ table(("source", "non_blocking", "queued", "host waits for the device"), rows, c
 reveal("unpinned", rows[1][2])
 
 # %% [markdown]
-# One without the other does little. From ordinary memory the bytes go to a place of the driver's own first. The host does not
-# wait for the *device* then, but it is busy with that copy itself. `DataLoader(pin_memory=True)` pins each batch, so that
-# `batch.to(device, non_blocking=True)` can be queued. Both together are worth it when there is something else to do
-# meanwhile.
+# One without the other does little. From ordinary memory the bytes go to a place of the driver's own first. The host
+# does not wait for the *device* then, but it is busy with that copy itself. `DataLoader(pin_memory=True)` pins each
+# batch, so that `batch.to(device, non_blocking=True)` can be queued. Both together are worth it when there is something
+# else to do meanwhile.
 #
 # The price: until the copy is done, *the memory belongs to the device*. There are two ways to forget that.
 #
@@ -1416,8 +1420,8 @@ print("before the wait:", early, "  after it:", late)
 reveal("read_early", "the right sum" if early == late else "whatever lay in that memory before")
 
 # %% [markdown]
-# Nobody raises an error. The simulation fills such memory with `nan` (integers: -1), so that the mistake can be seen, and delivers
-# as late as is allowed. On a GPU it may be right a thousand times, and wrong the next.
+# Nobody raises an error. The simulation fills such memory with `nan` (integers: -1), so that the mistake can be seen,
+# and delivers as late as is allowed. On a GPU it may be right a thousand times, and wrong the next.
 #
 # ### Stale, second way: write too early
 
@@ -1445,8 +1449,8 @@ order_picture(
 )
 
 # %% [markdown]
-# The copies had not begun when the buffer was filled again. Here all three came late; on a GPU some would. What keeps you
-# safe:
+# The copies had not begun when the buffer was filled again. Here all three came late; on a GPU some would. What keeps
+# you safe:
 #
 # * a fresh pinned tensor for each batch, which is what `DataLoader(pin_memory=True)` does;
 # * or two buffers in turn, and a wait before a buffer is used again;
@@ -1486,7 +1490,8 @@ def staged_copy(batches, device):
 # ### Timing what does not wait
 #
 # The simulation has no clock. But any queue with a worker shows the point. A pool with *one* thread does its work in
-# order, and `submit` returns at once: that is all a stream is. This is the one place in this notebook that asks a clock.
+# order, and `submit` returns at once: that is all a stream is. This is the one place in this notebook that asks a
+# clock.
 
 # %%
 predict(
@@ -1577,8 +1582,8 @@ def time_on(device, function, repeats=5, clock=time.perf_counter):
 #
 # ### A forked process cannot use it
 #
-# A data loader's workers are processes of their own. On Linux they are *forked*: copies of this one. The connection to the
-# device cannot be copied.
+# A data loader's workers are processes of their own. On Linux they are *forked*: copies of this one. The connection to
+# the device cannot be copied.
 
 # %%
 predict(
@@ -1620,9 +1625,9 @@ else:
 _ = gc.collect()
 
 # %% [markdown]
-# The worker died in silence, and its error reached you at the first batch. PyTorch's source raises it only if *both* are
-# true: the parent has used CUDA already, and the worker was forked. (The simulation counts as used from `enable()` on.) So a
-# script may run for months, until somebody touches the device a line earlier.
+# The worker died in silence, and its error reached you at the first batch. PyTorch's source raises it only if *both*
+# are true: the parent has used CUDA already, and the worker was forked. (The simulation counts as used from `enable()`
+# on.) So a script may run for months, until somebody touches the device a line earlier.
 #
 # ### Move in `collate_fn`?
 #
@@ -1651,8 +1656,8 @@ table(("workers", "result"), rows, code=())
 _ = gc.collect()
 
 # %% [markdown]
-# In a worker it fails, and with start methods other than fork it would start the device once more in every worker. Workers
-# make CPU tensors; the loop moves them.
+# In a worker it fails, and with start methods other than fork it would start the device once more in every worker.
+# Workers make CPU tensors; the loop moves them.
 #
 # ### Who pins?
 #
@@ -1676,8 +1681,8 @@ for _ in batches:
 del batches, batch
 
 # %% [markdown]
-# Pinning is done by a thread in *this* process. Workers never touch the device because of it, so switching it off cures nothing.
-# How many workers to take, and what they cost in host memory, is the next section's subject.
+# Pinning is done by a thread in *this* process. Workers never touch the device because of it, so switching it off cures
+# nothing. How many workers to take, and what they cost in host memory, is the next section's subject.
 
 # %% [markdown]
 # ## Part 8. Where the memory goes
@@ -1780,8 +1785,8 @@ for place in places:
 # %% [markdown]
 # Read it from left to right. The forward pass adds activations, and they leave in the backward pass, as gradients come.
 # After the first step the floor is higher, for ever: that is the state. So a program that survives the *second* step
-# usually survives the epoch, if batches are of one size and nothing leaks. (On CUDA the first matrix product also takes a
-# workspace of the library, which stays.)
+# usually survives the epoch, if batches are of one size and nothing leaks. (On CUDA the first matrix product also takes
+# a workspace of the library, which stays.)
 
 # %% [markdown] exercise="training_bytes"
 # Write `training_bytes(model, optimizer_class, **options)`. It returns the bytes that one training step with `optimizer_class(model.parameters(), **options)`
@@ -1816,8 +1821,8 @@ def training_bytes(model, optimizer_class, **options):
 # %% [markdown]
 # ### Planning against the meter
 #
-# How large may the batch be? Do not try it out in an expensive place. The peak is a straight line: a fixed part, and a part
-# per image. Two measurements give the line. Here the device has 24 MiB.
+# How large may the batch be? Do not try it out in an expensive place. The peak is a straight line: a fixed part, and a
+# part per image. Two measurements give the line. Here the device has 24 MiB.
 
 # %%
 def peak_of(batch, memory=None):
@@ -1848,8 +1853,8 @@ with shows_error():
 # The plan is right to the image. On a real GPU keep a reserve: the driver, cuDNN's scratch space and gaps
 # between blocks take memory that no tensor shows. Measure there with `torch.cuda.max_memory_reserved()`.
 #
-# The message of the last cell is worth reading. It says how much was *asked for*, how much there is, and how much PyTorch
-# holds. The line in the traceback is only where the last straw fell.
+# The message of the last cell is worth reading. It says how much was *asked for*, how much there is, and how much
+# PyTorch holds. The line in the traceback is only where the last straw fell.
 
 # %%
 sizes = [8, 16, 32, 64, 96, largest]
@@ -1943,9 +1948,9 @@ reveal("logged_loss", found["training, loss"][0])
 reveal("validation_loss", found["validation, loss"][0])
 
 # %% [markdown]
-# `backward()` frees what the graph had saved, so the logged loss of training keeps a block of 512 bytes and the bare nodes of its graph.
-# Without `backward()` the loss keeps everything. `.detach()` costs no wait and keeps one number on the device; `.item()` keeps
-# nothing there, and waits.
+# `backward()` frees what the graph had saved, so the logged loss of training keeps a block of 512 bytes and the bare
+# nodes of its graph. Without `backward()` the loss keeps everything. `.detach()` costs no wait and keeps one number on
+# the device; `.item()` keeps nothing there, and waits.
 #
 # A *sum* of losses is a chain: it holds the nodes of all steps.
 
@@ -2122,7 +2127,8 @@ class FeatureCache:
 # %% [markdown]
 # ### Root 4: activations, and checkpointing
 #
-# Autograd saves what the backward pass needs. Checkpointing saves only the input of a segment, and computes the rest again.
+# Autograd saves what the backward pass needs. Checkpointing saves only the input of a segment, and computes the rest
+# again.
 
 # %%
 predict(
@@ -2148,7 +2154,8 @@ table(("checkpoint(layer, x, ...)", "result can be differentiated"), rows)
 reveal("reentrant", rows[0][1])
 
 # %% [markdown]
-# The old kind loses all gradients of the segment, with a warning that is easily overlooked. Pass `use_reentrant=False`, always.
+# The old kind loses all gradients of the segment, with a warning that is easily overlooked. Pass `use_reentrant=False`,
+# always.
 
 # %%
 def in_segments(blocks, x, segments):
@@ -2200,13 +2207,12 @@ one = f"by {min(shares)} %"
 reveal("checkpoint_saves", "it depends on the number of segments" if len(shares) > 1 else one)
 
 # %% [markdown]
-# Read the two columns of bytes together. One segment saves almost nothing, and its peak is no lower: in the backward pass
-# the whole chain is computed again and held at once. Sixteen segments save sixteen inputs. Between them lies the best
-# peak. The price stands in the last column: blocks are computed twice. So "40 % less memory" is no rule: with these blocks it is
-# anything between the third column's ends.
+# Read the two columns of bytes together. One segment saves almost nothing, and its peak is no lower: in the backward
+# pass the whole chain is computed again and held at once. Sixteen segments save sixteen inputs. Between them lies the
+# best peak. The price stands in the last column: blocks are computed twice. So "40 % less memory" is no rule: with
+# these blocks it is anything between the third column's ends.
 #
-# (The saved bytes count the input and the weights that formulas refer to. They exist anyway, so the peak does not count
-# them again.)
+# (The saved bytes count the input of the chain as well. It exists anyway, so the peak does not count it again.)
 #
 # Computing twice has a side effect:
 
@@ -2216,8 +2222,8 @@ checkpoint(norm, x, use_reentrant=False).sum().backward()
 print("batches that BatchNorm has counted in one step:", norm.num_batches_tracked.item())
 
 # %% [markdown]
-# The running mean was moved twice by the same batch. Leave batch norm outside of the segments, or know that its momentum
-# is another.
+# The running mean was moved twice by the same batch. Leave batch norm outside of the segments, or know that its
+# momentum is another.
 
 # %% [markdown] exercise="checkpointed"
 # Write `checkpointed(blocks, x)`. It runs a list of modules one after the other and returns the last output, with the
@@ -2260,7 +2266,8 @@ reveal("workers_device", with_one > without)
 
 # %% [markdown]
 # Workers hold their batches in the memory of the *host*. Fewer of them do not cure "CUDA out of memory". If the machine
-# kills the process without any message of PyTorch, it is the host that ran out, and then they are the first suspects: section 4.
+# kills the process without any message of PyTorch, it is the host that ran out, and then they are the first suspects:
+# section 4.
 #
 # ### `empty_cache`
 
@@ -2284,10 +2291,10 @@ note = inspect.getdoc(torch.cuda.empty_cache).split(".. note::")[1].split("Howev
 print("PyTorch's own note:", " ".join(note.split()).replace(":func:`~torch.cuda.empty_cache`", "It"))
 
 # %% [markdown]
-# (The simulation has no cache, so for `sim` the call does nothing at all. A CUDA device answers for itself.) It gives *unused*
-# blocks of PyTorch's cache back to the driver, so that other programs may have them. PyTorch would have used them itself. The
-# note goes on to say that it may help where memory is cut into small pieces. The memory of a tensor is freed when its
-# last name goes: `del loss`.
+# (The simulation has no cache, so for `sim` the call does nothing at all. A CUDA device answers for itself.) It gives
+# *unused* blocks of PyTorch's cache back to the driver, so that other programs may have them. PyTorch would have used
+# them itself. The note goes on to say that it may help where memory is cut into small pieces. The memory of a tensor is
+# freed when its last name goes: `del loss`.
 #
 # ### Reading a memory summary
 
@@ -2305,8 +2312,8 @@ with shows_error():
     print(torch.cuda.memory_summary(abbreviated=True))
 
 # %% [markdown]
-# (Without CUDA it fails with a bare `KeyError`: there are no figures to print.) The summary is a table of the *allocator*. It
-# counts bytes, whoever they belong to. Its rows:
+# (Without CUDA it fails with a bare `KeyError`: there are no figures to print.) The summary is a table of the
+# *allocator*. It counts bytes, whoever they belong to. Its rows:
 #
 # | row | what it is | what to look for |
 # | :-- | :-- | :-- |
@@ -2317,8 +2324,8 @@ with shows_error():
 # | Non-releasable memory | free gaps inside reserved pieces | large, while an allocation fails: fragmentation |
 # | Allocations | how many blocks | grows: the same leak, seen as a count |
 #
-# The columns are *Cur* (now), *Peak*, *Tot Alloc* and *Tot Freed*. The first look goes to Peak of *Allocated*. Then compare it
-# with *reserved*: what lies between is cache and gaps.
+# The columns are *Cur* (now), *Peak*, *Tot Alloc* and *Tot Freed*. The first look goes to Peak of *Allocated*. Then
+# compare it with *reserved*: what lies between is cache and gaps.
 #
 # What the simulation has of it:
 
@@ -2327,9 +2334,10 @@ for name, value in torch.sim.memory_stats(device).items():
     print(f"{name:32} {value:>12,}")
 
 # %% [markdown]
-# Who *owns* the bytes, you find by measuring before and after, as in the staircase above, or with PyTorch's snapshot tool
-# on CUDA: `torch.cuda.memory._record_memory_history()`, then `torch.cuda.memory._dump_snapshot("snapshot.pickle")`, and
-# look at the file on [pytorch.org/memory_viz](https://pytorch.org/memory_viz).
+# Who *owns* the bytes, you find by measuring before and after, as in the staircase above, or with PyTorch's snapshot
+# tool on CUDA: `torch.cuda.memory._record_memory_history()`, then
+# `torch.cuda.memory._dump_snapshot("snapshot.pickle")`, and look at the file on
+# [pytorch.org/memory_viz](https://pytorch.org/memory_viz).
 #
 # A poor man's census works everywhere: ask Python for the tensors that live.
 
@@ -2363,11 +2371,11 @@ table(("shape", "tensors", "bytes"), rows)
 # | `free -h`, `top` | the *host's* memory: for root 5 |
 #
 # From inside: `torch.cuda.memory_allocated()`, `max_memory_allocated()`, `reset_peak_memory_stats()`, or
-# `torch.accelerator.memory_allocated()` and so on for any accelerator. `nvidia-smi` shows more than `memory_allocated`: the cache, and
-# some hundred MiB that CUDA takes for itself in every process.
+# `torch.accelerator.memory_allocated()` and so on for any accelerator. `nvidia-smi` shows more than `memory_allocated`:
+# the cache, and some hundred MiB that CUDA takes for itself in every process.
 #
-# "Utilisation 100 %" there means that *some* kernel was running at every look. It does not mean that the device was busy in
-# all its parts.
+# "Utilisation 100 %" there means that *some* kernel was running at every look. It does not mean that the device was
+# busy in all its parts.
 
 # %%
 found = shutil.which("nvidia-smi")
@@ -2408,11 +2416,11 @@ else:
 # | "Input type (double) and bias type (float) should be the same"; "mat1 and mat2 must have the same dtype" | dtype, not device | `x.dtype` | `.float()` |
 # | "can't convert cuda:0 device type tensor to numpy" | array wanted from the device | `x.device` | `.cpu()` |
 # | "indices should be either on cpu or on the same device as the indexed tensor (cpu)" | index on the device, data on the host | both devices | `index.cpu()` |
-# | "'Linear' object has no attribute 'device'" | a module has none | | ask its parameters |
+# | "'Linear' object has no attribute 'device'" | a module has none | `hasattr(model, "device")` | ask its parameters |
 # | the error comes from `optimizer.step()` | state stayed where it was | devices of `optimizer.state` | move before the first step, or move the state |
 # | no error, and the loss does not move | the optimizer has other parameter objects | compare `id` | make the optimizer last |
 # | `.grad` is `None`, with a warning of a leaf | `.to()` after `requires_grad=True` | `w.is_leaf` | create it on the device |
-# | "Attempting to deserialize object on a CUDA device"; "... on CUDA device 1 but torch.cuda.device_count() is 1" | file from another machine | | `map_location="cpu"` |
+# | "Attempting to deserialize object on a CUDA device"; "... on CUDA device 1 but torch.cuda.device_count() is 1" | file from another machine | `torch.accelerator.device_count()` | `map_location="cpu"` |
 # | "Cannot re-initialize CUDA in forked subprocess" | a worker touches the device | `num_workers=0` works | CPU tensors in dataset and collate |
 # | "expected target dtype to be Long or Byte, but got Float" | class labels in floats | `y.dtype` | `.long()` |
 # | `nan` or old values now and then | result of a `non_blocking` copy read too early | wait before reading: does it go away? | `.cpu()`, or wait |
