@@ -132,7 +132,7 @@ def pick_device(answer, case, see):
         picked = answer(wish)
         return str(torch.zeros(1, device=picked).device) if isinstance(picked, torch.device) else describe(picked)
 
-    last = case.integer(1, 3)
+    last = case.integer(1, 6)
     with simulated_gpu(count=last + 1):
         see.form(
             answer("cpu"),
@@ -180,7 +180,7 @@ class _Attention(nn.Module):
         self.mix = nn.Linear(width, width + 1)
         self.register_buffer("mask", _host(case, width))
         self.register_buffer("positions", _host(case, 3, width), persistent=False)
-        self.scale = _host(case, 1)
+        setattr(self, case.choice("scale", "anchors", "grid", "offsets", "priors"), _host(case, 1))
         self.name, self.width, self.unused = "attention", width, None
 
 
@@ -199,10 +199,11 @@ def placement(answer, case, see):
     """Tell of every parameter, buffer and forgotten plain tensor of a model on which device it lies."""
     narrow, wide = case.sizes(2, 3, 7)
     with _gpus(case) as device:
-        model = nn.Sequential(_Attention(case, narrow), nn.ReLU(), nn.Sequential(_Attention(case, wide)))
+        model = nn.Sequential(*(nn.ReLU() for _ in range(case.integer(0, 3))), _Attention(case, narrow))
+        model.append(nn.Sequential(_Attention(case, wide)))
         model.to(device)
-        model[2][0].mix.to(torch.device("sim", 1 - device.index))
-        model.shift = _host(case, 2).to(device)
+        model[-1][0].mix.to(torch.device("sim", 1 - device.index))
+        setattr(model, case.choice("shift", "bias", "origin"), _host(case, 2).to(device))
         found = answer(model)
         see.form(
             found if not isinstance(found, dict) else "dictionary",
@@ -649,7 +650,7 @@ def mend_5(answer, case, see):
     _not_as_handed_out(answer)
     channels, size = case.sizes(2, 2, 5)
     model = _convolution(channels, 7)
-    batches = [_host(case, n, channels, size + 3, size + 4) for n in (6, 5, 3)]
+    batches = [_host(case, n, channels, size + 3, size + 4) for n in (case.integer(5, 9), 4, 3)]
     with _gpus(case) as device:
         reference = copy.deepcopy(model)
         expected = torch.cat([reference(b).argmax(1) for b in batches]).numpy()
