@@ -17,7 +17,7 @@ from course_utils.observe.compare import compare
 from course_utils.observe.registry import public_seed
 from course_utils.observe.run import observe
 from course_utils.simgpu import simulated_gpu
-from grading.references import load_references
+from grading.references import Reference, load_references
 from grading.source import sections
 
 SNIPPETS = [
@@ -26,6 +26,11 @@ SNIPPETS = [
     "FeatureCache",
     "LossHistory",
 ]
+
+
+@pytest.fixture(scope="module")
+def reference() -> Reference:
+    return load_references("gpu_pitfalls")
 
 
 @pytest.fixture(scope="module")
@@ -53,26 +58,24 @@ def test_a_snippet_that_nobody_has_touched_counts_as_tried(name: str, handed_out
 
 
 @pytest.mark.parametrize("name", SNIPPETS)
-def test_a_broken_snippet_is_not_broken(name: str) -> None:
+def test_a_broken_snippet_is_not_broken(name: str, reference: Reference) -> None:
     original = getattr(gpu_snippets, name)
     if isinstance(original, type):
         broken = type("as_handed_out", (original,), {})
     else:
         broken = types.FunctionType(original.__code__, vars(gpu_snippets), "as_handed_out")
-    reference = load_references("gpu_pitfalls")
     seen = observe(find_exercise(name), broken, 3, available_device())
     verdict = compare(reference.behaviour(name, 3, available_device()), seen.values(), seen.ended, 1.0)
     assert verdict.points < 1.0
 
 
-def test_a_mended_answer_counts_as_untouched() -> None:
-    references = load_references("gpu_pitfalls").answers
-    assert [name for name in SNIPPETS if gpu_snippets.is_untouched(references[name])] == []
+def test_a_mended_answer_counts_as_untouched(reference: Reference) -> None:
+    assert [name for name in SNIPPETS if gpu_snippets.is_untouched(reference.answers[name])] == []
 
 
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop])
-def test_planned_bytes_are_not_those_of_a_real_step(kind: type[torch.optim.Optimizer]) -> None:
-    plan = load_references("gpu_pitfalls").answers["training_bytes"]
+def test_planned_bytes_are_not_those_of_a_real_step(kind: type[torch.optim.Optimizer], reference: Reference) -> None:
+    plan = reference.answers["training_bytes"]
     with simulated_gpu() as device:
         model = nn.Sequential(nn.Linear(64, 128), nn.Linear(128, 32)).to(device)  # all sizes are multiples of 512 bytes
         model[1].bias = None
