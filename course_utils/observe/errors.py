@@ -24,7 +24,7 @@ _ADVICE = [
     ),
     (
         r"Found no NVIDIA driver|not compiled with CUDA",
-        "there is no CUDA here: torch.accelerator serves every kind of GPU, torch.cuda one",
+        "there is no CUDA here: torch.accelerator knows every kind of GPU",
     ),
     (r"'float' object cannot be interpreted", "a float came where only a whole number will do"),
     (r"byte order", "change the byte order first: array.astype(array.dtype.newbyteorder('='))"),
@@ -33,7 +33,7 @@ _ADVICE = [
     (r"result type \w+ can't be cast", "an in-place operation keeps the dtype: use x = x + y, or convert x first"),
     (
         r"(Input|weight|bias) type \(torch\.(sim|cuda)\.",
-        "a type that names a GPU, and one that does not: move one with .to(device)",
+        "one type names a GPU, the other does not: move one with .to(device)",
     ),
     (
         r"expected scalar type|should be the same|same dtype",

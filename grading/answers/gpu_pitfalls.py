@@ -510,7 +510,7 @@ def random_images_on_the_device(model, images, device):
     return model.to(device)(torch.randn_like(images, device=device))
 
 
-@wrong("mend_1", kind=Kind.CRASHED, says="names a GPU")
+@wrong("mend_1", kind=Kind.CRASHED, says="one type names a GPU")
 def looks_and_throws_away(model, images, device):
     """cuda-style calls in a row, none of which is kept."""
     model = model.to(device)
