@@ -1017,6 +1017,23 @@ def _mean(kept):
     return float(sum(v * n for v, n in kept) / sum(n for _, n in kept))
 
 
+@right("train_lean")
+def sums_in_one_tensor(model, loader, optimizer, device):
+    model.train()
+    sums = torch.zeros(2, device=device)
+    for x, y in loader:
+        x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)
+        loss = F.cross_entropy(model(x / 255), y, reduction="sum")
+        optimizer.zero_grad()
+        (loss / len(y)).backward()
+        optimizer.step()
+        with torch.no_grad():
+            sums[0] += loss
+            sums[1] += len(y)
+    total, count = sums.tolist()
+    return total / count
+
+
 @wrong("train_lean", fails="waits for the device", says="read the loss once", kind=Kind.WASTEFUL)
 def item_in_every_batch(model, loader, optimizer, device):
     """loss.item() in the loop: one wait per batch."""
@@ -1223,6 +1240,22 @@ def copies_into_empty_targets(batches, device):
     return result
 
 
+@right("staged_copy")
+def two_halves_of_one_block(batches, device):
+    pool, events, result = None, [None, None], []
+    for i, batch in enumerate(batches):
+        if pool is None:
+            pool = torch.empty(2, *batch.shape, dtype=batch.dtype, pin_memory=True)
+        if events[i % 2] is not None:
+            events[i % 2].synchronize()
+        view = pool[i % 2, : len(batch)]
+        view.copy_(batch)
+        result.append(view.to(device, non_blocking=True))
+        events[i % 2] = torch.get_device_module(device).Event()
+        events[i % 2].record()
+    return result
+
+
 @wrong("staged_copy", fails="values", says="refilled early")
 def never_waits(batches, device):
     """Two buffers take turns, and nobody asks whether the copy is done."""
@@ -1309,6 +1342,17 @@ def _losses(model, loader, loss_function, device, keep, mode=None, grad=False):
     with torch.set_grad_enabled(grad):
         losses = [keep(loss_function(model(x.to(device)), y.to(device))) for x, y in loader]
     model.train(training if mode is None else mode)
+    return losses
+
+
+@right("validation_losses")
+@torch.no_grad()
+def written_into_a_host_tensor(model, loader, loss_function, device):
+    was, losses = model.training, torch.empty(len(loader))
+    model.eval()
+    for i, (x, y) in enumerate(loader):
+        losses[i] = loss_function(model(x.to(device)), y.to(device))
+    model.train(was)
     return losses
 
 
@@ -1651,6 +1695,15 @@ def by_recursion(blocks, x):
     if not blocks:
         return x
     return by_recursion(blocks[1:], checkpoint(lambda t: blocks[0](t), x, use_reentrant=False, preserve_rng_state=True))
+
+
+@right("checkpointed")
+def reentrant_with_a_leaf(blocks, x):
+    """The reentrant kind works as soon as its input needs a gradient."""
+    x = x if x.requires_grad else x.detach().clone().requires_grad_()
+    for block in blocks:
+        x = checkpoint(block, x, use_reentrant=True)
+    return x
 
 
 @wrong("checkpointed", fails="bytes kept after forward", says="insides of blocks", kind=Kind.WASTEFUL)
