@@ -1641,6 +1641,20 @@ def gradient_of_a_probe(model, layer, x, target):
         handle.remove()
 
 
+@right("feature_gradient")
+def gradient_on_a_deep_copy(model, layer, x, target):
+    twin, kept = copy.deepcopy(model), []
+
+    def hook(module, inputs, output):
+        kept.append(output.clone().detach().requires_grad_(True))
+        return kept[0] * 1
+
+    twin.get_submodule(layer).register_forward_hook(hook)
+    with torch.enable_grad():
+        twin(x)[range(len(target)), target].sum().backward(inputs=kept)
+    return kept[0].grad
+
+
 def _feature_gradient(model, layer, x, target, pick=None, hand_on=None, enable=True, cut=True):
     kept = []
 
@@ -2490,6 +2504,13 @@ def watch_two_kinds(model, batches):
     drift = _watch(model, batches)
     modules = dict(model.named_modules())
     return {n: d for n, d in drift.items() if isinstance(modules[n], (nn.BatchNorm1d, nn.BatchNorm2d))}
+
+
+@wrong("watch_batchnorm", kind=Kind.CRASHED, says="something is None here")
+def watch_and_copy_all_means(model, batches):
+    """Copies the running mean of every BatchNorm first."""
+    before = {n: m.running_mean.clone() for n, m in model.named_modules() if isinstance(m, nn.BatchNorm2d)}
+    return {n: d for n, d in _watch(model, batches).items() if n in before}
 
 
 @wrong("watch_batchnorm", kind=Kind.CRASHED, says="eval()")
