@@ -59,6 +59,7 @@ class Photos(Dataset):
         name = self.names[index]  # here the file would be opened
         return len(name), self.rng.integers(-4, 5)
 
+
 # %%
 lesson_photos = fresh_import("lesson_photos")
 names = [f"photo_{i:08}.png" for i in range(300_000)]
@@ -159,6 +160,7 @@ class Incomplete(Dataset):
 def fails_at_start(worker):
     raise RuntimeError(f"worker {worker} touched the GPU")
 
+
 # %%
 predict(
     "threads_or_processes",
@@ -231,6 +233,7 @@ reveal("global_in_worker", seen)
 # %% [markdown]
 # ### A class that lives in a cell
 
+
 # %%
 class InACell(Dataset):
     def __getitem__(self, index):
@@ -280,6 +283,7 @@ predict(
     ["by about 200 MB", "by less than 5 MB"],
 )
 
+
 # %%
 def at_start():
     """Private bytes of a worker before it reads anything."""
@@ -317,8 +321,7 @@ del model
 # %%
 predict(
     "error_in_worker",
-    "The data set promises eight items; item 5 raises `IndexError` in a worker. What does the "
-    "training loop see?",
+    "The data set promises eight items; item 5 raises `IndexError` in a worker. What does the training loop see?",
     ["the loop ends early, without a word", "item 5 is left out", "an IndexError"],
 )
 predict(
@@ -457,6 +460,7 @@ print("workers left:", len(multiprocessing.active_children()))
 # when the caller has kept `iterator = iter(loader)`, also with `persistent_workers=True`, also after an exception, which
 # comes out as it was. And when the caller has let go of loader and iterators, no file descriptor is left open.
 
+
 # %% exercise="closing_loader"
 @contextmanager
 def closing_loader(dataset, **settings):
@@ -479,6 +483,7 @@ def closing_loader(dataset, **settings):
         loader._iterator = None  # persistent workers: an iterator without workers must not be used again
         iterators.clear()  # the pipes are closed with the last reference
     ### END SOLUTION
+
 
 # %% [markdown]
 # ### What a living worker does not hear
@@ -586,9 +591,8 @@ def reading_loader(kind, workers):
     """Persistent workers that read 6000 names at random per epoch."""
     dataset = lesson_photos.Photos(containers[kind])
     some = RandomSampler(dataset, replacement=True, num_samples=6000)
-    return DataLoader(
-        dataset, batch_size=500, sampler=some, num_workers=workers, persistent_workers=workers > 0
-    )
+    return DataLoader(dataset, batch_size=500, sampler=some, num_workers=workers, persistent_workers=workers > 0)
+
 
 # %%
 curves = memory_curves(
@@ -627,9 +631,11 @@ reveal("grows_forever", "it levels off" if late < early / 2 else "the same every
 #
 # * `dataset[i]` is the text as it was put in. It may be empty, hold any character, end in spaces or in `"\0"`.
 #   Negative indices and `IndexError` are as with a list.
-# * The private memory of a worker that reads the texts does not grow.
+# * The private memory of a worker that reads the texts does not grow: no object per text, neither for its characters
+#   nor for its place. (`check` counts the Python objects that the data set holds.)
 # * It holds hardly more than the bytes of the texts (UTF-8) and one number for each. A few texts may be far longer than
 #   the rest.
+
 
 # %% exercise="PackedStrings"
 class PackedStrings(Dataset):
@@ -654,6 +660,7 @@ class PackedStrings(Dataset):
         start = self.ends[index - 1] if index % len(self) else 0
         return self.data[start:end].tobytes().decode()
         ### END SOLUTION
+
 
 # %% [markdown]
 # ### More workers
@@ -732,8 +739,7 @@ reveal("pickled_memmap", "every pixel" if len(pickled) >= images.nbytes else "th
 # %%
 predict(
     "batches_ahead",
-    "Two workers, `prefetch_factor=3`. How many batches are asked for before the loop gets the first "
-    "one?",
+    "Two workers, `prefetch_factor=3`. How many batches are asked for before the loop gets the first one?",
     [1, 2, 3, 6],
 )
 predict(
@@ -742,6 +748,7 @@ predict(
     "workers if you do not set it?",
     [0, 1, 2],
 )
+
 
 # %%
 class Noting(Sampler):
@@ -813,6 +820,7 @@ prefetch_timeline(num_workers=2, prefetch_factor=2)
 # `batches_in_flight(loader)` returns the number for any `DataLoader` on a data set with a length. Compute it
 # or measure it; leave no process running.
 
+
 # %% exercise="batches_in_flight"
 def batches_in_flight(loader):
     """Return how many batches are under way before the first one is handed out."""
@@ -820,6 +828,7 @@ def batches_in_flight(loader):
     # prefetch_factor is None without workers; without batching, len(loader) counts the items that are sent.
     return min(loader.num_workers * (loader.prefetch_factor or 0), len(loader))
     ### END SOLUTION
+
 
 # %% [markdown]
 # ### Through which door does a batch come?
@@ -934,6 +943,7 @@ def same_seed(worker):
 def seed_of_worker(worker):
     np.random.seed(get_worker_info().seed % 2**32)
 
+
 # %%
 predict(
     "global_numpy",
@@ -1006,6 +1016,7 @@ print(np.random.default_rng(2**40).random())  # the new generators take any
 # gives the three generators new seeds, so that numbers differ between workers and between epochs, and come again when
 # the run is repeated after the same `torch.manual_seed`.
 
+
 # %% exercise="worker_init"
 def worker_init(worker_id):
     """Seed the private generators of this worker's copy of the data set."""
@@ -1017,6 +1028,7 @@ def worker_init(worker_id):
     info.dataset.python_rng.seed(info.seed)
     ### END SOLUTION
 
+
 # %% [markdown] exercise="SeededDataset"
 # With `worker_init` a run can be repeated, with the same number of workers. The stronger promise is: **item, epoch and
 # seed decide**, and nothing else.
@@ -1026,8 +1038,9 @@ def worker_init(worker_id):
 #
 # * The noise depends on seed, epoch and index alone: the same in any process, in any order, asked once or twice.
 #   Index -1 is the last item, with the last item's noise.
-# * It differs between any two of these triples.
+# * It differs between any two of these triples, also for item 100 or item 1000.
 # * `values` and the global generators stay as they are.
+
 
 # %% exercise="SeededDataset"
 class SeededDataset(Dataset):
@@ -1056,6 +1069,7 @@ class SeededDataset(Dataset):
         return torch.from_numpy(self.values[index] + np.float32(self.sigma) * noise.astype(np.float32))
         ### END SOLUTION
 
+
 # %% [markdown]
 # ### The same order again?
 #
@@ -1074,6 +1088,7 @@ predict(
     "One generator for all epochs: can epoch 2 be repeated without going through epochs 0 and 1?",
     [True, False],
 )
+
 
 # %%
 def orders(generator, epochs=3):
@@ -1098,6 +1113,7 @@ reveal("sampler_replay", alone == one[2])
 # But a run that was interrupted and goes on with epoch 2 gets the order of epoch 0. What is to be replayed alone must
 # be a function of its number. The common way makes the generator anew in each epoch:
 
+
 # %%
 def order_of(epoch):
     generator = torch.Generator().manual_seed(epoch)
@@ -1117,8 +1133,9 @@ print("epoch 2 alone: ", order_of(2))
 #
 # `epoch_sampler(length, epoch, seed)` returns the order of one epoch: each index from 0 to `length - 1` once, shuffled.
 # The same three numbers give the same order at any time; other epochs and other seeds give other orders. Epoch 2 of
-# seed 1 is no exception: it is not epoch 1 of seed 2. No global generator is touched. A loader takes the
-# result as `sampler`.
+# seed 1 is no exception: it is not epoch 1 of seed 2. Nor is epoch 1000 of seed 1 epoch 0 of seed 2. A far epoch
+# takes no longer than a near one. No global generator is touched. A loader takes the result as `sampler`.
+
 
 # %% exercise="epoch_sampler"
 def epoch_sampler(length, epoch, seed):
@@ -1127,6 +1144,7 @@ def epoch_sampler(length, epoch, seed):
     # default_rng mixes a list of seeds; seed + epoch would give seed 1, epoch 2 the order of seed 2, epoch 1.
     return np.random.default_rng([seed, epoch]).permutation(length).tolist()
     ### END SOLUTION
+
 
 # %% [markdown]
 # ## Part 5. From bytes to normalised tensors
@@ -1240,8 +1258,7 @@ reveal("imagenet_constants", "nothing special: values from about -2 to 3" if har
 # %%
 predict(
     "std_per_image",
-    "You compute the std of each image and average them. How does that compare with the std of all "
-    "pixels together?",
+    "You compute the std of each image and average them. How does that compare with the std of all pixels together?",
     ["smaller", "the same", "larger"],
 )
 
@@ -1265,6 +1282,7 @@ reveal("std_per_image", "smaller" if smaller else "the same" if np.allclose(per_
 # Return `(mean, std)`, two NumPy arrays of three float64 numbers: over all pixels of all images, channel by
 # channel, with pixels from 0 to 1. `std` divides by the number of pixels (no Bessel correction). Exact to nine decimals.
 
+
 # %% exercise="channel_statistics"
 def channel_statistics(images):
     """Return mean and std of each channel, (3,) float64 each, over all pixels / 255 of a stream of images."""
@@ -1278,6 +1296,7 @@ def channel_statistics(images):
     mean = total / count
     return mean / 255, np.sqrt(squares / count - mean**2) / 255
     ### END SOLUTION
+
 
 # %% [markdown]
 # ### What `Normalize` accepts
@@ -1401,6 +1420,7 @@ with shows_warning():
 #   and right with probability 0.5. With `train=False` nothing is random.
 # * No warning, and the image stays as it is.
 
+
 # %% exercise="build_transform"
 def build_transform(train, size, mean, std):
     """Return a callable: mapped uint8 image (H, W, 3) -> normalised float32 tensor (3, H, W)."""
@@ -1414,6 +1434,7 @@ def build_transform(train, size, mean, std):
     steps += [v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean, std)]
     return v2.Compose(steps)
     ### END SOLUTION
+
 
 # %% [markdown]
 # ### Normalised images and their picture
@@ -1458,6 +1479,7 @@ with shows_error():
 # * `mean` and `std` are three numbers each, as a list, a tuple or a tensor, wherever it lives.
 # * Shape, dtype and device of the result are those of `batch`, and `batch` stays as it is. Nothing is clipped.
 
+
 # %% exercise="denormalize"
 def denormalize(batch, mean, std):
     """Return batch * std + mean, channel by channel."""
@@ -1467,10 +1489,12 @@ def denormalize(batch, mean, std):
     return batch * std + mean
     ### END SOLUTION
 
+
 # %% [markdown]
 # ## Part 6. A data set of your own
 #
 # ### What a loader asks for
+
 
 # %%
 class Bare(Dataset):
@@ -1520,6 +1544,7 @@ table(("item", "batch of two"), rows, code=())
 #
 # Nothing in `samples` is changed or shared.
 
+
 # %% exercise="pad_collate"
 def pad_collate(samples):
     """Return images (B, 3, H, W), boxes (B, most, 4) and present (B, most) of a list of (image, boxes)."""
@@ -1532,10 +1557,12 @@ def pad_collate(samples):
     return torch.stack(images), padded, torch.arange(padded.shape[1]) < counts[:, None]
     ### END SOLUTION
 
+
 # %% [markdown]
 # ### Post-mortem: the loader ends early
 #
 # A data set says `len` 11, and has ten images. "The loader silently stops early", says the report.
+
 
 # %%
 class OneTooMany(Dataset):
@@ -1559,6 +1586,7 @@ predict(
     "`for image in OneTooMany()`, without a loader?",
     ["ends early, no error", "an IndexError"],
 )
+
 
 # %%
 def go_through(images):
@@ -1584,6 +1612,7 @@ reveal("loop_over_dataset", go_through(OneTooMany()))
 #
 # "Then let us guard `__getitem__`":
 
+
 # %%
 class Guarded(OneTooMany):
     def __getitem__(self, index):
@@ -1608,11 +1637,13 @@ print("index -1 gives an image of", Guarded()[-1].shape, "and is no error")
 #
 # * `broken`: indices from 0 to `len(dataset) - 1` that raise an exception, whatever it is (a file may be gone, a
 #   record damaged);
-# * `hidden`: indices from `len(dataset)` on that can be read. They end where `IndexError` is raised.
+# * `hidden`: indices from `len(dataset)` on that can be read. One among them may be damaged, too: the end is where
+#   `IndexError` is raised, and no other error.
 #
 # Read each index once: a real archive is large.
 #
 # A data set that promises 6 and has images 0 to 4, of which number 2 is damaged, gives `([2, 5], [])`.
+
 
 # %% exercise="find_the_missing_image"
 def find_the_missing_image(dataset):
@@ -1631,8 +1662,11 @@ def find_the_missing_image(dataset):
             dataset[index]
         except IndexError:
             return broken, hidden
+        except Exception:  # there, but damaged: not the end
+            continue
         hidden.append(index)
     ### END SOLUTION
+
 
 # %% [markdown]
 # ### Files, names, labels
@@ -1685,10 +1719,11 @@ print(images.shape, labels.shape, [train.classes[k] for k in labels[:5]])
 # * `dataset[i]` is `(image, label)`: a uint8 tensor (3, H, W), or what `transform` makes of it, and a plain `int`.
 # * Indices work as with a list: -1 is the last, NumPy's integers are fine, and past either end there is an
 #   `IndexError`.
-# * The file is opened when the first image is read, by each process for itself, and only the bytes of an image that
-#   is asked for are read.
+# * The file is opened when the first image is read, by each process and each data set for itself, and to read only.
+#   Only the bytes of an image that is asked for are read.
 # * An image has memory of its own: a write to it changes neither the data set nor the file.
 # * A pickle of the data set holds no image, also after it was used. Spawned workers get it that way.
+
 
 # %% exercise="CifarMini"
 class CifarMini(Dataset):
@@ -1719,6 +1754,7 @@ class CifarMini(Dataset):
         """What a pickle holds: the path, not the map, which would be written out in full."""
         return {**self.__dict__, "images": None}
         ### END SOLUTION
+
 
 # %% [markdown]
 # ### Distorted on disk, or on the way?
@@ -1861,7 +1897,9 @@ reveal("batch_at_once", in_words(rates["memmap, batch by batch"]))
 # * `shifts` (B, 2) holds `dy` and `dx` from -4 to 4 for each image, `flips` (B,) is bool;
 # * it returns `(batch, labels)`: a contiguous uint8 tensor (B, 3, H, W) in memory of its own, and an int64 tensor (B,).
 #
-# No Python code runs once per image, neither as a loop nor hidden in `map` or a comprehension.
+# Only the images of the batch are read from the file. No Python code runs once per image, neither as a loop nor
+# hidden in `map` or a comprehension.
+
 
 # %% exercise="fetch_batch"
 def fetch_one(image, dy, dx, flip):
@@ -1885,14 +1923,14 @@ def fetch_batch(images, labels, indices, shifts, flips):
     return torch.from_numpy(windows).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(labels[indices])
     ### END SOLUTION
 
+
 # %% [markdown]
 # ### The last batch
 
 # %%
 predict(
     "mean_of_means",
-    "A loss of 0, 1, ... 999 for 1000 images, in batches of 128. Is the mean of the batch means the mean "
-    "of all?",
+    "A loss of 0, 1, ... 999 for 1000 images, in batches of 128. Is the mean of the batch means the mean of all?",
     [True, False],
 )
 
@@ -1949,9 +1987,10 @@ for settings in [
 #
 # | goal | what it needs |
 # | :-- | :-- |
-# | `"debugging"` | a breakpoint in `__getitem__` is reached; the same order every time |
+# | `"debugging"` | a breakpoint in `__getitem__` is reached; every epoch goes through the items in the same order |
 # | `"low memory"` | at most one worker, at most one batch in advance, no second copy of a batch |
 # | `"throughput"` | for training: two workers or more, but no more than cores, that live through all epochs, each with two batches or more in advance; pinned memory if there is a GPU, and only then; shuffled |
+
 
 # %% exercise="loader_settings"
 def loader_settings(goal, cores, gpu):
@@ -1970,6 +2009,7 @@ def loader_settings(goal, cores, gpu):
         "pin_memory": gpu,  # without a GPU it is a copy for nothing, and a warning
     }
     ### END SOLUTION
+
 
 # %% [markdown]
 # ## When something looks wrong

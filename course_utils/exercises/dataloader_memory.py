@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import os
 import pickle
 import random
 import sys
@@ -27,7 +28,6 @@ from torch.utils.data._utils import worker as torch_worker
 
 from course_utils.observe import attempt, describe, exercise
 from course_utils.observe.processes import can_fork, descriptors, settled_children
-from course_utils.process_memory import counted_bytes, worker_memory
 
 SECTION = "dataloader_memory"
 MIB = 1 << 20
@@ -70,13 +70,50 @@ def _forms(result: Any) -> str:
     return ", ".join(describe(part).removeprefix("Tensor ") for part in parts)
 
 
+def _objects(thing: Any) -> int:
+    """How many Python objects ``thing`` holds, directly or not: each has a reference count that a read may touch.
+
+    The numbers in an array or a tensor are no objects. Classes, functions and modules are not counted: all share them.
+    """
+    seen: set[int] = set()
+    queue = [thing]
+    while queue:
+        item = queue.pop()
+        if id(item) in seen or isinstance(item, (type, type(sys), FunctionType, type(len))):
+            continue
+        seen.add(id(item))
+        if isinstance(item, np.ndarray):
+            queue.extend(item.reshape(-1).tolist() if item.dtype.hasobject else [])
+            queue.extend([] if item.base is None else [item.base])
+        elif not isinstance(item, torch.Tensor):
+            queue.extend(gc.get_referents(item))
+    return len(seen)
+
+
+def _opened_for_writing(path: Path, function: Callable[[], Any]) -> bool:
+    """Whether ``function`` opens ``path`` in a mode that may write."""
+    modes: list[int] = []
+    watching = True
+
+    def look(event: str, arguments: Any) -> None:
+        if watching and event == "open" and str(arguments[0]) == str(path):
+            modes.append(arguments[2])
+
+    sys.addaudithook(look)  # cannot be removed; most checks run in a process that ends with them
+    try:
+        function()
+    finally:
+        watching = False
+    return any(mode & (os.O_WRONLY | os.O_RDWR) for mode in modes)
+
+
 def _global_states() -> list[Any]:
     return [random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()]
 
 
 # -------------------------------------------------------------------------------------------------- data sets
-def _image_file(folder: str, images: np.ndarray) -> Path:
-    path = Path(folder) / "images.bin"
+def _image_file(folder: Path, images: np.ndarray) -> Path:
+    path = folder / "images.bin"
     images.tofile(path)
     return path
 
@@ -103,7 +140,7 @@ def CifarMini(answer, case, see):
     labels = case.rng.integers(0, 10, count)
     given = [labels.tolist(), labels.astype(np.uint8)][case.index]
     with TemporaryDirectory() as folder:
-        path = _image_file(folder, images)
+        path = _image_file(Path(folder), images)
         shape = (height, width, 3)
         dataset = answer(path, given, shape)
         first = dataset[0]
@@ -171,6 +208,23 @@ def CifarMini(answer, case, see):
             why="What a worker unpickles must be able to open the file by itself.",
             fix="Open the file where it is first read, if it is not open.",
         )
+        other_folder = Path(folder) / "other"
+        other_folder.mkdir()
+        other = answer(_image_file(other_folder, images[::-1]), given, shape)
+        see(
+            "a second data set, with another file",
+            [np.array_equal(d[4][0].permute(1, 2, 0), i) for d, i in ((other, images[-5]), (dataset, images[4]))],
+            why="Two data sets are in use, and one shows the other one's images.",
+            fix="Keep the map on self: what lies on the class is shared by all.",
+        )
+        third = answer(path, given, shape)
+        see(
+            "the file is opened",
+            "to read and write" if _opened_for_writing(path, lambda: third[0]) else "to read",
+            share=0.2,
+            why="Nobody may be allowed to write to the file, and nothing here has to.",
+            fix='Mode "r" for a map, "rb" for a file.',
+        )
         loader = DataLoader(dataset, batch_size=7, **_forked())
         sums = [x.long().sum(dim=(1, 2, 3)) for x, _ in loader]
         see(
@@ -224,7 +278,7 @@ def channel_statistics(answer, case, see):
     with see.memory(numpy=True) as used:
         result = answer(image for image in images)
     see.form(
-        _forms(result),
+        ", ".join(map(describe, result)) if isinstance(result, (tuple, list)) else describe(result),
         why="Two NumPy arrays of three float64 numbers are asked for: mean, std.",
         fix="Sum in float64 or int64, and return (mean, std).",
     )
@@ -243,7 +297,7 @@ def channel_statistics(answer, case, see):
         atol=1e-9,
         why="It is not the spread of all pixels around one mean, with enough digits.",
         fix="sqrt(mean of squares - square of mean), summed in int64 or float64.",
-        clues=["scaled_by_255", "channels_reversed"],
+        clues=["scaled_by_255", "channels_reversed", "second_pass_found_nothing", "root_of_negative", "few_digits"],
     )
     see(
         "images left as they were",
@@ -377,9 +431,18 @@ def build_transform(answer, case, see):
     mean, std = case.rng.uniform(0.35, 0.55, 3).tolist(), case.rng.uniform(0.18, 0.3, 3).tolist()
     with TemporaryDirectory() as folder:
         pixels = _pixel_codes(case, height, width)
-        mapped = np.memmap(_image_file(folder, pixels), np.uint8, "r", shape=(height, width, 3))
-        test = answer(False, (height, width), mean, std)
-        result = _plain(test(mapped))
+        mapped = np.memmap(_image_file(Path(folder), pixels), np.uint8, "r", shape=(height, width, 3))
+        # Warnings of torch's come once per process: a cell before this one may have shown them already.
+        always = torch.is_warn_always_enabled()
+        torch.set_warn_always(True)
+        try:
+            with warnings.catch_warnings(record=True) as warned:
+                warnings.simplefilter("always")
+                test = answer(False, (height, width), mean, std)
+                result = _plain(test(mapped))
+                answer(True, (height, width), mean, std)(mapped)
+        finally:
+            torch.set_warn_always(always)
         see.form(
             result,
             name="type, for testing",
@@ -399,6 +462,13 @@ def build_transform(answer, case, see):
             why="These are not the pixels / 255, minus mean, divided by std.",
             fix="First scale to [0, 1], then normalise. Nothing random for testing.",
             clues=["axes_swapped", "same_numbers_other_places"],
+        )
+        see(
+            "warnings",
+            sorted({str(w.message).split(",")[0].split(". ")[0] for w in warned}),
+            share=0.25,
+            why="A call warns: what is written to that tensor would end the process.",
+            fix="Give the image memory of its own before it becomes a tensor.",
         )
         train = answer(True, (height, width), mean, std)
         see.form(
@@ -430,7 +500,7 @@ def build_transform(answer, case, see):
         flips = sum(f[2] for f in found if f is not None) / len(found)
         see(
             "flipped",
-            "never" if not flips else "always" if flips == 1 else "about half" if 0.3 < flips < 0.7 else "otherwise",
+            "about half" if 0.4 < flips < 0.6 else f"{flips:.0%} of the images",
             why="About half are to be flipped; v2 passes on what it does not know.",
             fix="Convert to an image or tensor first; then flip with probability 0.5.",
         )
@@ -497,6 +567,7 @@ def epoch_sampler(answer, case, see):
         why="Two runs with different seeds are to differ.",
         fix="Seed the generator with both numbers, seed and epoch.",
     )
+    clashes = [f for f in (10, 100, 1000) if list(answer(length, f, seed)) == list(answer(length, 0, seed + 1))]
     steps = np.diff(indices) % length
     see(
         "shuffled",
@@ -511,6 +582,23 @@ def epoch_sampler(answer, case, see):
         share=0.3,
         why="Epoch 2 of seed 1 is epoch 1 of seed 2: the numbers were just added.",
         fix="Mix them: NumPy's default_rng takes a list of both.",
+    )
+    see(
+        "epochs that are epoch 0 of the next seed",
+        clashes,
+        share=0.2,
+        why="This epoch is epoch 0 of the next seed: a factor only moves the clash.",
+        fix="Mix the two numbers: NumPy's default_rng takes a list of both.",
+    )
+    steps_of = [_python_steps(lambda e=e: list(answer(length, e, seed))) for e in (3, 3, 2003)]  # the first may import
+    see(
+        "Python steps for 2000 epochs more",
+        max(0, steps_of[2] - steps_of[1]),
+        at_most=True,
+        allowance=2_000,  # fewer than one for each epoch that is skipped is no way through them
+        share=0.4,
+        why="The call goes through all epochs before the one that is asked for.",
+        fix="Make a generator from seed and epoch: its first order is the answer.",
     )
     see(
         "the global generators",
@@ -532,9 +620,10 @@ class _Generators(Dataset):
     """Three private generators, as data sets that augment have them."""
 
     def __init__(self, length: int) -> None:
-        self.numpy_rng = np.random.default_rng(0)
-        self.torch_rng = torch.Generator().manual_seed(0)
-        self.python_rng = random.Random(0)
+        # No number that an answer would choose as a seed: seeded anew must look different.
+        self.numpy_rng = np.random.default_rng(918_273)
+        self.torch_rng = torch.Generator().manual_seed(918_273)
+        self.python_rng = random.Random(918_273)
         self.length = length
 
     def __len__(self) -> int:
@@ -573,6 +662,7 @@ def _epoch_in_workers(dataset: Dataset, init: Callable[[int], None], seed: int) 
     points=3,
     minutes=12,
     difficulty=2,
+    cases=1,
     apart=True,
     hints=(
         "torch seeds the three global generators of a worker. Who seeds those that a data set keeps for itself?",
@@ -586,14 +676,22 @@ def worker_init(answer, case, see):
     length, seed = 2 * case.integer(5, 9), case.integer(1, 10**6)
     dataset = _Generators(length)
     one, two, replay = (np.array(_epoch_in_workers(dataset, answer, s)) for s in (seed, seed + 1, seed))
+    untouched = np.array([dataset[i] for i in range(length)])
     for column, name in enumerate(("NumPy", "torch", "Python")):
-        share = None if not column else 0.15
+        share = None if not column else 0.12
+        see(
+            f"{name}: generator",
+            "as it was made" if set(untouched[:, column]) & set(one[:, column]) else "seeded anew",
+            share=share,
+            why="A worker still draws from the copy of the data set's own generator.",
+            fix="torch seeds the global ones. Seed dataset's in get_worker_info().dataset.",
+        )
         see(
             f"{name}: numbers in an epoch",
             len(set(one[:, column].tolist())),
             share=share,
-            why="Both workers draw the same numbers: their generators are copies.",
-            fix="Seed the generator in the worker's own copy of the data set.",
+            why="Both workers draw the same numbers: they have the same seed.",
+            fix="A fixed seed makes workers equal; get_worker_info().seed tells them apart.",
         )
         see(
             f"{name}: numbers in two epochs",
@@ -626,8 +724,9 @@ def worker_init(answer, case, see):
 )
 def SeededDataset(answer, case, see):
     """A data set whose noise depends on seed, epoch and index alone: the same with any number of workers."""
-    length, width = case.integer(40, 50), case.integer(6, 9)
+    length, width = case.integer(1_010, 1_050), case.integer(6, 9)
     seed, sigma = case.integer(1, 1000), 0.5
+    looked_at = [*range(40), 99, 100, 101, 1_000, 1_001]  # where seed * 10000 + epoch * 100 + index clashes
     values = case.array(length, width)
     before = values.copy()
     dataset = answer(values, seed, sigma)
@@ -647,19 +746,32 @@ def SeededDataset(answer, case, see):
         why="The noise was added to the data itself: it grows from epoch to epoch.",
         fix="Add out of place: row + noise.",
     )
-    epoch = lambda data, number: (data.set_epoch(number), torch.stack([data[i] for i in range(len(data))]))[1]  # noqa: E731
+
+    def epoch(data: Any, number: int) -> torch.Tensor:
+        data.set_epoch(number)
+        return torch.stack([data[i] for i in looked_at])
+
     first = epoch(dataset, 0)
     see(
         "the same item again",
-        torch.equal(first[3], item) and torch.equal(dataset[3 - length], item),
-        why="A second look at an item shows other noise, or -1 is not the last item.",
+        torch.equal(first[3], item),
+        why="A second look at an item shows other noise.",
         fix="Make a generator per item, from seed, epoch and index, in __getitem__.",
     )
+    last = attempt(lambda: torch.equal(dataset[-1], dataset[length - 1]))
+    see(
+        "index -1",
+        last.error or last.value,
+        share=0.2,
+        why="Item -1 is the last one, and its noise is to be the last one's.",
+        fix="Turn a negative index into the one it stands for before you use it.",
+    )
     second = epoch(dataset, 1)
-    noise = torch.cat([first, second]).numpy() - np.concatenate([before, before])
+    noise = (torch.cat([first, second]) - torch.from_numpy(before[looked_at * 2])).numpy()
+    few = [i for i, index in enumerate(looked_at * 2) if index < 40]
     see(
         "noises in two epochs",
-        len({row.tobytes() for row in np.round(noise, 4)}),
+        len({row.tobytes() for row in np.round(noise[few], 4)}),
         why="Items, or epochs, share their noise.",
         fix="Use seed, epoch and index, all three.",
     )
@@ -680,7 +792,7 @@ def SeededDataset(answer, case, see):
         fix="Let set_epoch only remember the number.",
     )
     replay.set_epoch(1)
-    loader = DataLoader(replay, batch_size=5, **_forked())
+    loader = DataLoader(Subset(replay, looked_at), batch_size=5, **_forked())
     see(
         "epoch 1 through two workers",
         torch.equal(torch.cat(list(loader)), second),
@@ -690,12 +802,12 @@ def SeededDataset(answer, case, see):
     rows: set[bytes] = set()
     for number, run in itertools.product(range(4), range(4)):
         noisy = epoch(answer(values, seed + run, sigma), number)
-        rows |= {row.tobytes() for row in np.round(noisy.numpy() - before, 4)}
+        rows |= {row.tobytes() for row in np.round(noisy.numpy() - before[looked_at], 4)}
     see(
         "noises in 4 epochs of 4 runs",
         len(rows),
         share=0.3,
-        why="Different (seed, epoch, index) give the same noise: they were added up.",
+        why="Different (seed, epoch, index) share noise: a sum, or too small a factor.",
         fix="Mix them: NumPy's default_rng takes a list of numbers.",
     )
     see(
@@ -728,7 +840,7 @@ def _texts(first: int, count: int) -> list[str]:
 )
 def PackedStrings(answer, case, see):
     """A data set of texts whose workers do not grow when they read it."""
-    odd = ["", "Größe", "猫", "naïve 🐈", "tab\tand\nline", " spaces ", "ends with zero\0", "a" * 3_000]
+    odd = ["", "Größe", "猫", "naïve 🐈", "tab\tand\nline", " spaces ", "a" * 3_000]
     texts = odd + _texts(case.integer(0, 500_000), case.integer(20, 30))
     case.rng.shuffle(texts)
     dataset = answer(list(texts))
@@ -737,6 +849,14 @@ def PackedStrings(answer, case, see):
         [attempt(lambda i=i: dataset[i]) for i in range(len(texts))],
         why="This is not the text that was put in.",
         fix="Offsets count bytes, not characters; cut out bytes, then decode them.",
+    )
+    zeros = ["two at the end\0\0", "one\0"]
+    kept = answer(list(zeros))
+    see(
+        "texts that end in a zero character",
+        [repr(attempt(lambda i=i: kept[i]).value) for i in range(2)],
+        why="NumPy cuts zeros off the end of texts in an array of its own (U, S).",
+        fix="Keep bytes and places. A fixed width pays for the longest text, too.",
     )
     see("length", len(dataset), why="One item for every text.", fix="There is one more offset than texts.")
     see(
@@ -753,8 +873,8 @@ def PackedStrings(answer, case, see):
         why="A loop over a Dataset ends where IndexError is raised.",
         fix="Raise IndexError yourself: a slice past the end is just empty.",
     )
-    many = _texts(case.integer(0, 500_000), 200_000 if case.index else 20_000)
-    many[7] = "long " * 200
+    many = _texts(case.integer(0, 500_000), 20_000)
+    many[7] = "long " * 60
     dataset = answer(many)
     del many
     size = attempt(lambda: len(_pickled(dataset)))
@@ -767,22 +887,17 @@ def PackedStrings(answer, case, see):
         why="More is held than the texts' bytes and a number for each.",
         fix="Keep no list beside the arrays, and no fixed width for all texts.",
     )
-    if not case.index:
-        return
-    if can_fork():
-        picked = case.rng.permutation(len(dataset))[:20_000].tolist()
-        loader = DataLoader(Subset(dataset, picked), batch_size=500, collate_fn=len, **_forked())
-        growth = max(worker_memory(loader, epochs=1, points=2).growth().values())
-    else:
-        growth = counted_bytes(dataset)
-    # The figure has a noise of some MiB, a list of these texts makes 20: in steps of 8, and 0 below 8, it is steady.
+    for index in case.rng.permutation(20_000)[:600].tolist():  # what has been read must not be kept, either
+        dataset[index]
+    # What a worker would copy by reading. Its private memory says the same, some MiB more or less, and not everywhere.
     see(
-        "MiB that a worker grew by",
-        round(growth / MIB / 8) * 8 if growth >= 8 * MIB else 0,
+        "Python objects that it holds",
+        _objects(dataset),
         at_most=True,
         share=0.6,
-        why="Each text is an object: reading counts a reference, and copies its page.",
-        fix="Hold all texts in one array of bytes, not in a list or an object array.",
+        allowance=300,
+        why="Each object has a counter: reading it writes, and copies its page.",
+        fix="Two arrays, of bytes and of places: no list, tuple or object array.",
     )
 
 
@@ -852,7 +967,10 @@ def batches_in_flight(answer, case, see):
     for name, settings in loaders.items():
         loader = _quiet_loader(data, **settings)
         why, fix = advice[name]
-        result = attempt(answer, loader)
+        with warnings.catch_warnings():
+            # An answer may make such a loader itself, to measure; more workers than cores are not its fault.
+            warnings.filterwarnings("ignore", message="This DataLoader will create")
+            result = attempt(answer, loader)
         see(name, result, why=why, fix=fix)
     see(
         "processes left running",
@@ -928,7 +1046,7 @@ def loader_settings(answer, case, see):
                 "debugging: one order",
                 yes(not shuffled, "shuffled"),
                 share=0.1,
-                why="With a new order each time the faulty image comes at another moment.",
+                why="In a new order each epoch the faulty image comes at another moment.",
                 fix="Leave shuffle off.",
             )
         elif goal == "low memory":
@@ -998,6 +1116,7 @@ class _Halt(Exception):
     points=4,
     minutes=25,
     difficulty=3,
+    cases=1,
     apart=True,
     hints=(
         "Workers end when the last reference to their iterator goes. Who may still hold one after the with block?",
@@ -1017,19 +1136,20 @@ def closing_loader(answer, case, see):
     for _ in DataLoader(data, **workers):  # what torch opens once and keeps is no leak
         pass
     gc.collect()
-    at_first, running = descriptors(), len(settled_children(0))
+    at_first = descriptors()
+    # Enough for a worker that is ending; those that have to be ended are gone when the block is.
+    running, patience = len(settled_children(0)), 1.0
 
-    def left(name: str, essential: bool = True) -> None:
-        nonlocal running
-        now = len(settled_children(1.0))
+    def left(name: str) -> bool:
+        """Whether workers are left. Then nothing that follows could earn a point, and the check ends."""
+        more = len(settled_children(patience)) - running
         see(
             f"workers left {name}",
-            now - running,
-            share=None if essential else 0.4,
+            more,
             why="Worker processes still run after the with block.",
             fix="End the workers of every iterator that was made, in a finally clause.",
         )
-        running = now
+        return more > 0
 
     with answer(data, **workers) as loader:
         items = torch.cat([batch[:, 0] for batch in loader]).tolist()
@@ -1039,15 +1159,18 @@ def closing_loader(answer, case, see):
         why="The loader does not give the data set's items, in batches as asked.",
         fix="Pass the settings on: DataLoader(dataset, **settings).",
     )
-    left("after an epoch")
+    if left("after an epoch"):
+        return
     with answer(data, **workers) as loader:
         for _ in loader:
             break
-    left("after a break")
+    if left("after a break"):
+        return
     with answer(data, **workers) as loader:
         kept = iter(loader)
         number = int(next(kept)[0, 0])
-    left("with an iterator kept")
+    if left("with an iterator kept"):
+        return
     del kept
     see("the first item", number, why="Another item came first.", fix="Do not read ahead.")
 
@@ -1060,12 +1183,19 @@ def closing_loader(answer, case, see):
     holder: list[Any] = []
     outcome = attempt(fails)
     see(
-        "an exception in the block comes out",
-        outcome.error,
+        "an exception leaves the block",
+        outcome.raised,
         why="The exception was swallowed: the caller goes on as if all were well.",
         fix="try: yield loader, finally: close. No except, no return True.",
     )
-    left("after an exception")
+    see(
+        "it is the block's own",
+        outcome.error,
+        why="Another exception comes out in place of the one that the block raised.",
+        fix="Raise nothing of your own, and close in finally: it goes on by itself.",
+    )
+    if left("after an exception"):
+        return
     holder.clear()
     with answer(data, **workers, persistent_workers=True) as loader:
         pids = [{int(p) for batch in loader for p in batch[:, 1]} for _ in range(2)]
@@ -1076,12 +1206,13 @@ def closing_loader(answer, case, see):
         why="persistent_workers was not passed on, or the workers were ended too soon.",
         fix="Close at the end of the with block, not at the end of an epoch.",
     )
-    left("with persistent_workers")
+    if left("with persistent_workers"):
+        return
     del loader
     gc.collect()
     see(
         "file descriptors left",
-        max(0, descriptors(at_first) - at_first),
+        max(0, descriptors(at_first, patience=2.0) - at_first),
         share=0.4,
         why="Pipes to the workers are still open.",
         fix="Drop your references to the iterators, loader._iterator too.",
@@ -1127,13 +1258,13 @@ def _python_steps(function: Callable[..., Any], *args: Any) -> int:
 def fetch_batch(answer, case, see):
     """Many images at once, each shifted and flipped in its own way, without a Python loop over them."""
     height, width = case.sizes(2, 14, 24)
-    images, labels = case.array(70, height, width, 3, dtype="uint8"), case.rng.integers(0, 10, 70)
+    images, labels = case.array(900, height, width, 3, dtype="uint8"), case.rng.integers(0, 10, 900)
 
     def batch(n: int) -> tuple[list[int], np.ndarray, np.ndarray]:
-        return case.rng.integers(0, 70, n).tolist(), case.rng.integers(-4, 5, (n, 2)), case.rng.random(n) < 0.5
+        return case.rng.integers(0, 900, n).tolist(), case.rng.integers(-4, 5, (n, 2)), case.rng.random(n) < 0.5
 
     with TemporaryDirectory() as folder:
-        mapped = np.memmap(_image_file(folder, images), np.uint8, "r", shape=images.shape)
+        mapped = np.memmap(_image_file(Path(folder), images), np.uint8, "r", shape=images.shape)
         indices, shifts, flips = batch(21)
         kept = shifts.copy(), flips.copy(), list(indices)
         result = answer(mapped, labels, indices, shifts, flips)
@@ -1171,6 +1302,18 @@ def fetch_batch(answer, case, see):
             why="Python runs once more for every image: that is what costs the time.",
             fix="Index with arrays: one expression takes the windows of all images.",
         )
+        one = batch(2)
+        with see.memory(numpy=True) as used:
+            answer(mapped, labels, *one)
+        see(
+            "bytes at peak for two images",
+            used.peak,
+            at_most=True,
+            share=0.3,
+            allowance=300_000,  # all images have 500,000 and more, two of them at most 4,000
+            why="The whole file was read, for a batch of two images.",
+            fix="Take the images of the batch out of the map first; work on those.",
+        )
         pixels.add_(1)
         see(
             "the images after a write into the batch",
@@ -1196,7 +1339,7 @@ def fetch_batch(answer, case, see):
 def pad_collate(answer, case, see):
     """Collate images with different numbers of boxes: padded boxes, and which of them are there."""
     height, width = case.sizes(2, 5, 9)
-    counts = [[2, 0, 5, 1, 3], [0, 0, 0], [1, 4, 0, 2]][case.index]
+    counts = [[2, 0, 5, 1, 3], [0, 0, 0], [1, 2, 0, 1]][case.index]  # in the last the longest ends in a box of zeros
     if case.index != 1:
         case.rng.shuffle(tail := counts[1:])
         counts = [counts[0], *tail]
@@ -1204,14 +1347,34 @@ def pad_collate(answer, case, see):
     samples = [
         (torch.from_numpy(case.array(3, height, width)), torch.from_numpy(case.array(k, 4)).to(dtype)) for k in counts
     ]
+    for _, boxes in samples:
+        boxes[1:2] = 0  # a box of zeros is a box; the last one of some image is one
     before = [(image.clone(), boxes.clone()) for image, boxes in samples]
     result = answer(samples)
     see.form(
-        _forms(result),
-        why="Asked for: images (B, 3, H, W), boxes (B, most, 4), bool (B, most).",
-        fix="Pad to the most boxes of this batch; keep the dtype of the boxes.",
+        f"{len(result)} parts" if isinstance(result, (tuple, list)) else describe(result),
+        why="Three things are asked for: images, boxes, present.",
+        fix="return images, boxes, present",
     )
     images, boxes, present = result
+    see.form(
+        images,
+        name="type of images",
+        why="All images of the batch are asked for, (B, 3, H, W).",
+        fix="torch.stack the images.",
+    )
+    see.form(
+        boxes,
+        name="type of boxes",
+        why="Asked for: (B, most, 4), in the dtype of the boxes.",
+        fix="Pad to the most boxes of this batch; keep the dtype of the boxes.",
+    )
+    see.form(
+        present,
+        name="type of present",
+        why="A mask is asked for: bool, one value for each place, (B, most).",
+        fix="A comparison gives bool; torch.zeros and counts do not.",
+    )
     see("images", images, why="These are not the images in order.", fix="torch.stack the images.")
     see(
         "which boxes are there",
@@ -1240,6 +1403,8 @@ def pad_collate(answer, case, see):
         why="The batch shares memory with the data set.",
         fix="Copy into new tensors.",
     )
+    if case.index:
+        return
     loader = DataLoader(before, batch_size=2, collate_fn=answer, **_forked())
     see(
         "boxes through two workers",
@@ -1254,6 +1419,7 @@ class _Archive(Dataset):
 
     def __init__(self, claimed: int, images: int, gone: dict[int, type[Exception]]) -> None:
         self.claimed, self.images, self.gone, self.reads = claimed, images, gone, 0
+        self.raised: list[Exception] = []
 
     def __len__(self) -> int:
         return self.claimed
@@ -1263,7 +1429,8 @@ class _Archive(Dataset):
         if self.reads > 10 * self.images:
             raise RuntimeError("read ten times as often as there are images")
         if index in self.gone:
-            raise self.gone[index](f"image {index}")
+            self.raised.append(self.gone[index](f"image {index}"))
+            raise self.raised[-1]
         if not -self.images <= index < self.images:
             raise IndexError(f"index {index} is out of range")
         return index % self.images
@@ -1286,12 +1453,29 @@ def find_the_missing_image(answer, case, see):
     """Post-mortem of a data set: the indices that it promises and cannot read, and those that it has and hides."""
     images, few = case.integer(60, 80), case.integer(2, 4)
     gaps = case.rng.choice(np.arange(5, 50), 2, replace=False).tolist()
-    gone = [{gaps[0]: FileNotFoundError}, {gaps[0]: IndexError, gaps[1]: ValueError}, {}, {gaps[0]: KeyError}][
-        case.index
-    ]
-    claimed = images + [few, -few, 0, -1][case.index]
+    claimed = images + [few, -few, 0, -4][case.index]
+    gone: dict[int, type[Exception]] = [
+        {gaps[0]: FileNotFoundError},
+        {gaps[0]: IndexError, gaps[1]: ValueError},
+        {},
+        {gaps[0]: KeyError, claimed + 1: OSError},
+    ][case.index]
     dataset = _Archive(claimed, images, gone)
-    result = answer(dataset)
+    result, error = None, "none"
+    try:
+        result = answer(dataset)
+    except (LookupError, OSError, ValueError) as caught:
+        if not any(caught is known for known in dataset.raised):
+            raise
+        error = type(caught).__name__
+    see(
+        "an image's error that came out",
+        error,
+        why="One image that cannot be read has ended the whole search.",
+        fix="Catch Exception around each read: an image may fail in any way.",
+    )
+    if error != "none":
+        return
     see.form(
         "two lists" if [type(part) for part in result] == [list, list] else result,
         why="Two lists of indices are asked for: broken and hidden.",
@@ -1305,9 +1489,14 @@ def find_the_missing_image(answer, case, see):
         fix="Ask for each index of range(len(dataset)), and go on after an error.",
     )
     see(
-        "hidden",
+        "hidden, one damaged" if case.index == 3 else "hidden",
         hidden,
-        why="Images from len(dataset) on are never loaded, although they are there.",
+        share=0.3 if case.index == 3 else None,
+        why=(
+            "A damaged image is not the end: only IndexError says that there is none."
+            if case.index == 3
+            else "Images from len(dataset) on are never loaded, although they are there."
+        ),
         fix="Go on from len(dataset) until IndexError says that there is no more.",
     )
     see(

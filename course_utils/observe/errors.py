@@ -8,7 +8,8 @@ __all__ = ["advice"]
 
 # (pattern in "Class: message", one line of advice)
 _ADVICE = [
-    (r"^TimeIsUp", "look for a loop whose condition never becomes false: print it each round"),
+    (r"^TimeIsUp", "a loop without an end? Or a worker waits for ever: try num_workers=0"),
+    (r"DataLoader worker.*(exited|killed)", "a worker died, and could not say why: try num_workers=0"),
     (r"SIGSEGV", "memory that may only be read was written: copy what a memmap gives you"),
     (r"SIGKILL|exited unexpectedly|killed by signal", "a process was killed, or ran out of memory: try smaller pieces"),
     (r"still not done", "something waits for ever: a lock, a queue, a worker that is gone"),

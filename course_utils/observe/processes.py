@@ -108,7 +108,9 @@ def apart(function: Callable[[Callable[[Any], None]], None], seconds: float) -> 
         return Apart(lacking=lacking)
     reader, writer = multiprocessing.Pipe(duplex=False)
     messages: list[Any] = []
-    with reader, writer, tempfile.TemporaryFile() as trace:
+    # A killed process cannot clear up: multiprocessing's own folders, for one, would stay behind.
+    temporary = tempfile.TemporaryDirectory(prefix="check-", ignore_cleanup_errors=True)
+    with reader, writer, temporary as folder, tempfile.TemporaryFile() as trace:
         gc.freeze()  # a collection in the forked process would write to every page with an object, and so copy it
         try:
             with warnings.catch_warnings():
@@ -116,7 +118,7 @@ def apart(function: Callable[[Callable[[Any], None]], None], seconds: float) -> 
                 warnings.simplefilter("ignore", DeprecationWarning)
                 pid = os.fork()
             if pid == 0:
-                _child(function, writer, trace)
+                _child(function, writer, trace, folder)
         except OSError as error:
             return Apart(lacking=f"no further process can be started here ({error})")
         finally:
@@ -130,13 +132,14 @@ def apart(function: Callable[[Callable[[Any], None]], None], seconds: float) -> 
         return Apart(tuple(messages), death, tuple((name, int(line)) for name, line in frames))
 
 
-def _child(function: Callable, writer: Connection, trace: IO[bytes]) -> NoReturn:
+def _child(function: Callable, writer: Connection, trace: IO[bytes], folder: str) -> NoReturn:
     """The forked process. Leaves by ``os._exit``: no cleaning up of the process that asked belongs to it."""
     code = 1
     try:
         os.setsid()  # a process group of its own, which can be killed as a whole
         _die_with_parent()
         faulthandler.enable(trace)
+        tempfile.tempdir = folder
         torch.set_num_threads(1)  # OpenMP's threads did not come along: a parallel loop would wait for them for ever
         function(writer.send)
         writer.send(_DONE)

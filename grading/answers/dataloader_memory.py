@@ -27,7 +27,25 @@ def _readable(dataset, index):
 
 
 @right("find_the_missing_image")
-def comprehension_and_while(dataset):
+def asks_for_the_error(dataset):
+    def error_of(i):
+        try:
+            dataset[i]
+        except Exception as error:
+            return error
+
+    n = len(dataset)
+    broken = [i for i in range(n) if error_of(i) is not None]
+    hidden, i = [], n
+    while not isinstance(error := error_of(i), IndexError):
+        hidden += [i] if error is None else []
+        i += 1
+    return broken, hidden
+
+
+@wrong("find_the_missing_image", fails="hidden, one damaged", says="not the end", kind=Kind.PARTLY)
+def any_error_is_the_end(dataset):
+    """Whatever cannot be read behind the end is the end: a damaged image hides those after it."""
     n = len(dataset)
     broken = [i for i in range(n) if not _readable(dataset, i)]
     hidden = []
@@ -49,7 +67,8 @@ def one_loop_over_both(dataset):
                 break
             broken.append(i)
         except Exception:
-            broken.append(i)
+            if i < len(dataset):
+                broken.append(i)
         i += 1
     return [broken, hidden]
 
@@ -66,7 +85,7 @@ def trusts_the_for_loop(dataset):
     return list(range(seen, len(dataset))), list(range(len(dataset), seen))
 
 
-@wrong("find_the_missing_image", kind=Kind.CRASHED, says="raised at line")
+@wrong("find_the_missing_image", fails="an image's error that came out", says="Catch Exception")
 def only_index_errors(dataset):
     """Believes that a missing image is always an IndexError."""
     broken = []
@@ -102,10 +121,7 @@ def reads_everything_twice(dataset):
     n = len(dataset)
     broken = [i for i in range(n) if not _readable(dataset, i) and not _readable(dataset, i)]
     good = [i for i in range(n) if i not in broken and _readable(dataset, i)]
-    hidden = []
-    while _readable(dataset, n + len(hidden)):
-        hidden.append(n + len(hidden))
-    return sorted(set(range(n)) - set(good)), hidden
+    return sorted(set(range(n)) - set(good)), asks_for_the_error(dataset)[1]
 
 
 @wrong("find_the_missing_image", fails="type of the result", kind=Kind.WRONG_FORM)
@@ -353,6 +369,33 @@ class one_open_file_for_all(_Base):
         return (self.transform(image) if self.transform else image), label
 
 
+@wrong("CifarMini", fails="a second data set, with another file", says="on the class")
+class one_map_for_all_data_sets(_Base):
+    """The map on the class, so that it is opened once: once for all data sets."""
+
+    shared = None
+
+    def __getitem__(self, index):
+        if type(self).shared is None:
+            type(self).shared = np.memmap(self.path, np.uint8, "r+", shape=(len(self.labels), *self.shape))
+        label = int(self.labels[index])
+        image = torch.from_numpy(self.shared[index].copy()).permute(2, 0, 1)
+        return (self.transform(image) if self.transform else image), label
+
+
+@wrong("CifarMini", fails="the file is opened", says='Mode "r"', kind=Kind.PARTLY)
+class opened_to_write(_Base):
+    """Mode "r+" for the sake of a warning, although each image is copied."""
+
+    def open(self):
+        if self.images is None:
+            self.images = np.memmap(self.path, np.uint8, "r+", shape=(len(self.labels), *self.shape))
+        return self.images
+
+    def __getitem__(self, index):
+        return self.finish(torch.from_numpy(self.open()[index].copy()).permute(2, 0, 1), index)
+
+
 @wrong("CifarMini", fails="with a transform", says="gets the uint8 image")
 class transform_forgotten(_Base):
     """Takes a transform and does nothing with it."""
@@ -415,7 +458,7 @@ class one_bytes_object(_Packed):
         return self.data[start:end].decode()
 
 
-@wrong("PackedStrings", fails="MiB that a worker grew by", says="counts a reference", kind=Kind.WASTEFUL)
+@wrong("PackedStrings", fails="Python objects that it holds", says="has a counter", kind=Kind.WASTEFUL)
 class keeps_the_list(Dataset):
     """A list that nobody changes is shared: reading it writes, too."""
 
@@ -429,7 +472,7 @@ class keeps_the_list(Dataset):
         return self.texts[index]
 
 
-@wrong("PackedStrings", fails="MiB that a worker grew by", says="object array", kind=Kind.WASTEFUL)
+@wrong("PackedStrings", fails="Python objects that it holds", says="object array", kind=Kind.WASTEFUL)
 class array_of_objects(Dataset):
     """np.array(dtype=object) is a list in disguise."""
 
@@ -443,7 +486,7 @@ class array_of_objects(Dataset):
         return self.texts[index]
 
 
-@wrong("PackedStrings", fails="MiB that a worker grew by", says="one array of bytes", kind=Kind.WASTEFUL)
+@wrong("PackedStrings", fails="Python objects that it holds", says="of bytes and of places", kind=Kind.WASTEFUL)
 class tuple_of_bytes(Dataset):
     """Encoded and immutable, and still an object for each text."""
 
@@ -457,7 +500,30 @@ class tuple_of_bytes(Dataset):
         return self.texts[index].decode()
 
 
-@wrong("PackedStrings", fails="texts", says="not the text that was put in")
+@wrong("PackedStrings", fails="Python objects that it holds", says="no list", kind=Kind.WASTEFUL)
+class offsets_in_a_list(_Packed):
+    """The bytes are packed; the places are a list of integers, each an object with a counter."""
+
+    def __init__(self, texts):
+        super().__init__(texts)
+        self.offsets, self.data = self.offsets.tolist(), self.data.tobytes()
+
+
+@wrong("PackedStrings", fails="Python objects that it holds", says="has a counter", kind=Kind.WASTEFUL)
+class keeps_what_was_read(_Packed):
+    """A cache of decoded texts: every worker fills its own."""
+
+    def __init__(self, texts):
+        super().__init__(texts)
+        self.cache = {}
+
+    def __getitem__(self, index):
+        if index not in self.cache:
+            self.cache[index] = super().__getitem__(index)
+        return self.cache[index]
+
+
+@wrong("PackedStrings", fails="texts that end in a zero character", says="cuts zeros off")
 class fixed_width_array(Dataset):
     """NumPy's own texts: a zero at the end is lost, and each takes the room of the longest."""
 
@@ -629,6 +695,24 @@ def crop_without_padding(train, size, mean, std):
     return v2.Compose([*steps, v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean, std)])
 
 
+@wrong("build_transform", fails="warnings", says="memory of its own", kind=Kind.PARTLY)
+def image_of_the_map_itself(train, size, mean, std):
+    """ToImage takes the map as it is, and the tensor is a window onto the file."""
+    steps = [v2.ToImage()]
+    if train:
+        steps += [v2.RandomCrop(size, padding=4), v2.RandomHorizontalFlip()]
+    return v2.Compose([*steps, v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean, std)])
+
+
+@wrong("build_transform", fails="flipped", says="% of the images")
+def flips_a_third(train, size, mean, std):
+    """Another probability than the one asked for."""
+    steps = [v2.Lambda(np.array), v2.ToImage()]
+    if train:
+        steps += [v2.RandomCrop(size, padding=4), v2.RandomHorizontalFlip(p=0.3)]
+    return v2.Compose([*steps, v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean, std)])
+
+
 @wrong("build_transform", fails="flipped", says="0.5")
 def always_flips(train, size, mean, std):
     """p=1 makes the flip easy to see, and stays in."""
@@ -728,6 +812,22 @@ def squares_in_eight_bits(images):
     return mean / 255, np.sqrt(np.abs(q / n - mean**2)) / 255
 
 
+@wrong("channel_statistics", fails="standard deviation", says="go round at 256")
+def root_of_what_went_round(images):
+    """uint8 squares, and a root of what is left: no number at all."""
+    n, s, q = 0, np.zeros(3), np.zeros(3)
+    for image in images:
+        x = image.reshape(-1, 3)
+        n, s, q = n + len(x), s + x.sum(0), q + (x * x).sum(0)
+    return s / n / 255, np.sqrt(q / n - (s / n) ** 2) / 255
+
+
+@wrong("channel_statistics", fails="type of the result", says="Tensor float64", kind=Kind.WRONG_FORM)
+def hands_on_tensors(images):
+    """The right numbers as tensors."""
+    return tuple(map(torch.from_numpy, running_moments(images)))
+
+
 @wrong("channel_statistics", fails="bytes at peak", says="held at once", kind=Kind.WASTEFUL)
 def all_pixels_at_once(images):
     """Right, as long as everything fits into the memory."""
@@ -735,7 +835,7 @@ def all_pixels_at_once(images):
     return x.mean(0), x.std(0)
 
 
-@wrong("channel_statistics", fails="standard deviation", says="enough digits")
+@wrong("channel_statistics", fails="standard deviation", says="seven digits")
 def in_single_precision(images):
     """float32 has seven digits, and the difference of two large squares eats them."""
     n, s, q = 0, np.zeros(3, np.float32), np.zeros(3, np.float32)
@@ -759,7 +859,7 @@ def leaves_the_range(images):
     return s / n, np.sqrt(q / n - (s / n) ** 2)
 
 
-@wrong("channel_statistics", fails="standard deviation", says="all pixels")
+@wrong("channel_statistics", fails="standard deviation", says="gone through twice")
 def goes_through_twice(images):
     """Two passes over something that can be gone through once: the second finds nothing."""
     n, s = 0, np.zeros(3)
@@ -1128,7 +1228,7 @@ def no_finally(dataset, **settings):
     loader._iterator = None
 
 
-@wrong("closing_loader", fails="an exception in the block comes out", says="swallowed")
+@wrong("closing_loader", fails="an exception leaves the block", says="swallowed")
 @contextmanager
 def swallows(dataset, **settings):
     """except Exception, to be on the safe side."""
@@ -1137,6 +1237,23 @@ def swallows(dataset, **settings):
         yield loader
     except Exception:
         pass
+    finally:
+        for iterator in made:
+            if hasattr(iterator, "_shutdown_workers"):
+                iterator._shutdown_workers()
+        made.clear()
+        loader._iterator = None
+
+
+@wrong("closing_loader", fails="it is the block's own", says="in place of the one")
+@contextmanager
+def raises_one_of_its_own(dataset, **settings):
+    """Wraps the exception: whoever waits for the block's own one does not get it."""
+    loader, made = _remembering(dataset, settings)
+    try:
+        yield loader
+    except Exception as error:
+        raise RuntimeError("the loop failed") from error
     finally:
         for iterator in made:
             if hasattr(iterator, "_shutdown_workers"):
@@ -1232,6 +1349,21 @@ def seed_plus_epoch(length, epoch, seed):
     return torch.randperm(length, generator=torch.Generator().manual_seed(seed + epoch)).tolist()
 
 
+@wrong("epoch_sampler", fails="epochs that are epoch 0 of the next seed", says="moves the clash", kind=Kind.PARTLY)
+def seed_times_a_thousand(length, epoch, seed):
+    """Room for a thousand epochs: epoch 1000 is the next seed's first."""
+    return torch.randperm(length, generator=torch.Generator().manual_seed(1000 * seed + epoch)).tolist()
+
+
+@wrong("epoch_sampler", fails="Python steps for 2000 epochs more", says="goes through all epochs", kind=Kind.WASTEFUL)
+def shuffles_its_way_there(length, epoch, seed):
+    """One generator from the seed, and all orders before the one that is wanted."""
+    rng = np.random.default_rng(seed)
+    for _ in range(epoch):
+        rng.permutation(length)
+    return rng.permutation(length).tolist()
+
+
 @wrong("epoch_sampler", fails="the global generators", says="resets", kind=Kind.PARTLY)
 def seeds_the_global_generator(length, epoch, seed):
     """Replayable, and everything random after it is the same in every epoch."""
@@ -1317,7 +1449,7 @@ def _seed_all(dataset, seed):
     dataset.python_rng.seed(seed)
 
 
-@wrong("worker_init", fails="NumPy: numbers in an epoch", says="copies")
+@wrong("worker_init", fails="NumPy: generator", says="data set's own generator")
 def seeds_the_globals(worker_id):
     """The recipe for NumPy's global generator, which torch seeds anyway; private ones stay copies."""
     np.random.seed(torch.initial_seed() % 2**32)
@@ -1330,7 +1462,7 @@ def by_worker_number(worker_id):
     _seed_all(get_worker_info().dataset, worker_id)
 
 
-@wrong("worker_init", fails="NumPy: numbers in an epoch", says="copies")
+@wrong("worker_init", fails="NumPy: numbers in an epoch", says="A fixed seed")
 def constant_seed(worker_id):
     """A fixed seed, for reproducibility: brings back what it was to cure."""
     _seed_all(get_worker_info().dataset, 42)
@@ -1355,7 +1487,7 @@ def seed_too_large_for_numpy(worker_id):
     _seed_all(get_worker_info().dataset, torch.initial_seed())
 
 
-@wrong("worker_init", fails="torch: numbers in an epoch", says="copies", kind=Kind.PARTLY)
+@wrong("worker_init", fails="torch: generator", says="the copy of", kind=Kind.PARTLY)
 def numpy_alone(worker_id):
     """One generator of three."""
     info = get_worker_info()
@@ -1458,12 +1590,30 @@ class sum_of_all_three(_Noisy):
         return np.random.default_rng(self.seed + self.epoch + index)
 
 
-@wrong("SeededDataset", fails="noises in 4 epochs of 4 runs", says="added up", kind=Kind.PARTLY)
+@wrong("SeededDataset", fails="noises in 4 epochs of 4 runs", says="share noise", kind=Kind.PARTLY)
 class runs_overlap(_Noisy):
     """Room for the items, none between epochs and seeds."""
 
     def generator(self, index):
         return np.random.default_rng(self.seed + self.epoch + 1_000 * index)
+
+
+@wrong("SeededDataset", fails="noises in 4 epochs of 4 runs", says="too small a factor", kind=Kind.PARTLY)
+class room_for_a_hundred_items(_Noisy):
+    """A factor for each number: item 100 of an epoch is item 0 of the next."""
+
+    def generator(self, index):
+        return np.random.default_rng(self.seed * 10_000 + self.epoch * 100 + index)
+
+
+@wrong("SeededDataset", fails="index -1", says="Turn a negative index", kind=Kind.PARTLY)
+class minus_one_has_noise_of_its_own(_Noisy):
+    """values[-1] is the last row, but -1 is another seed than the last index."""
+
+    def __getitem__(self, index):
+        row = self.values[index]
+        noise = np.random.default_rng((self.seed, self.epoch, index % 2**32)).normal(0, self.sigma, row.shape)
+        return torch.tensor(row + noise, dtype=torch.float32)
 
 
 @wrong("SeededDataset", fails="the global generators", says="of your own", kind=Kind.PARTLY)
@@ -1572,6 +1722,17 @@ def _windows(images, indices, shifts, flips):
     return padded[np.arange(len(padded))[:, None, None], rows[:, :, None], columns[:, None, :]]
 
 
+@wrong("fetch_batch", fails="bytes at peak for two images", says="whole file", kind=Kind.WASTEFUL)
+def pads_all_images_first(images, labels, indices, shifts, flips):
+    """A border around everything, for a batch of a few: the map is read from end to end."""
+    padded = np.pad(np.array(images), ((0, 0), (4, 4), (4, 4), (0, 0)))[indices]
+    height, width = images.shape[1:3]
+    rows = 4 + shifts[:, :1] + np.arange(height)
+    columns = 4 + shifts[:, 1:] + np.where(flips[:, None], np.arange(width)[::-1], np.arange(width))
+    out = torch.from_numpy(padded[np.arange(len(padded))[:, None, None], rows[:, :, None], columns[:, None, :]])
+    return out.permute(0, 3, 1, 2).contiguous(), torch.from_numpy(labels[indices])
+
+
 @wrong("fetch_batch", fails="result is contiguous", says="strides", kind=Kind.PARTLY)
 def permuted_view(images, labels, indices, shifts, flips):
     """permute moves nothing."""
@@ -1658,13 +1819,26 @@ def _padded(samples, most, mask=None):
     return torch.stack([image for image, _ in samples]), boxes, present if mask is None else mask(boxes)
 
 
-@wrong("pad_collate", fails="type of the result", says="most boxes", kind=Kind.WRONG_FORM)
+@wrong("pad_collate", fails="type of boxes", says="most boxes", kind=Kind.WRONG_FORM)
 def the_first_is_the_longest(samples):
     """Takes the number of boxes from the first image."""
     return _padded(samples, len(samples[0][1]))
 
 
-@wrong("pad_collate", fails="type of the result", says="most boxes", kind=Kind.WRONG_FORM)
+@wrong("pad_collate", fails="which boxes are there", says="may be a real one")
+def what_is_not_zero(samples):
+    """Takes a box of zeros for padding."""
+    return _padded(samples, max(len(b) for _, b in samples), mask=lambda b: (b != 0).any(-1))
+
+
+@wrong("pad_collate", fails="type of present", says="A comparison gives bool", kind=Kind.WRONG_FORM)
+def mask_of_floats(samples):
+    """1.0 and 0.0 in place of True and False."""
+    images, boxes, present = _padded(samples, max(len(b) for _, b in samples))
+    return images, boxes, present.float()
+
+
+@wrong("pad_collate", fails="type of boxes", says="most boxes", kind=Kind.WRONG_FORM)
 def a_fixed_maximum(samples):
     """Ten boxes are enough for everybody."""
     return _padded(samples, 10)
@@ -1682,14 +1856,14 @@ def everything_is_present(samples):
     return _padded(samples, max(len(b) for _, b in samples), mask=lambda b: torch.ones(b.shape[:2], dtype=torch.bool))
 
 
-@wrong("pad_collate", fails="type of the result", kind=Kind.WRONG_FORM)
+@wrong("pad_collate", fails="type of present", kind=Kind.WRONG_FORM)
 def counts_in_place_of_a_mask(samples):
     """Returns how many boxes there are."""
     images, boxes, _ = _padded(samples, max(len(b) for _, b in samples))
     return images, boxes, torch.tensor([len(b) for _, b in samples])
 
 
-@wrong("pad_collate", fails="type of the result", says="dtype", kind=Kind.WRONG_FORM)
+@wrong("pad_collate", fails="type of boxes", says="dtype", kind=Kind.WRONG_FORM)
 def always_float32(samples):
     """torch.zeros has a dtype of its own."""
     images, boxes, present = _padded(samples, max(len(b) for _, b in samples))
