@@ -59,7 +59,6 @@ class Photos(Dataset):
         name = self.names[index]  # here the file would be opened
         return len(name), self.rng.integers(-4, 5)
 
-
 # %%
 lesson_photos = fresh_import("lesson_photos")
 names = [f"photo_{i:08}.png" for i in range(300_000)]
@@ -160,7 +159,6 @@ class Incomplete(Dataset):
 def fails_at_start(worker):
     raise RuntimeError(f"worker {worker} touched the GPU")
 
-
 # %%
 predict(
     "threads_or_processes",
@@ -233,7 +231,6 @@ reveal("global_in_worker", seen)
 # %% [markdown]
 # ### A class that lives in a cell
 
-
 # %%
 class InACell(Dataset):
     def __getitem__(self, index):
@@ -283,7 +280,6 @@ predict(
     ["by about 200 MB", "by less than 5 MB"],
 )
 
-
 # %%
 def at_start():
     """Private bytes of a worker before it reads anything."""
@@ -321,7 +317,8 @@ del model
 # %%
 predict(
     "error_in_worker",
-    "The data set promises eight items; item 5 raises `IndexError` in a worker. What does the training loop see?",
+    "The data set promises eight items; item 5 raises `IndexError` in a worker. What does the "
+    "training loop see?",
     ["the loop ends early, without a word", "item 5 is left out", "an IndexError"],
 )
 predict(
@@ -439,14 +436,32 @@ iterator = iter(loader)
 next(iterator)
 with shows_error():
     loader._iterator._shutdown_workers()
-del iterator
-print("workers left:", len(multiprocessing.active_children()))
+print("workers while the iterator is held:", len(multiprocessing.active_children()))
+iterator._shutdown_workers()
+print("workers after its own shutdown:    ", len(multiprocessing.active_children()))
 
 # %% [markdown]
 # Without `persistent_workers` the loader does not keep its iterator: the loop does. Workers live as long as *somebody
 # holds the iterator*. In a `for` loop that is over, nobody does. In a notebook a variable does, or the traceback of an
-# error that was not caught. (With `persistent_workers` the call above does end them, and the next loop over that loader
-# raises "Queue ... is closed".)
+# error that was not caught. (With `persistent_workers` the loader holds it, in `loader._iterator`. There the call does
+# end the workers, and the next loop over that loader raises "Queue ... is closed".)
+#
+# So the method works, and it belongs to the iterator. A loader can have several at a time: each `for` loop and each
+# `iter(loader)` asks `loader.__iter__()`, and gets a new one. Whoever wants to know of all of them has to look on there:
+
+# %%
+class Telling(DataLoader):
+    """Says when an iterator is asked for."""
+
+    def __iter__(self):
+        iterator = super().__iter__()
+        print("made:", type(iterator).__name__, " can shut down:", hasattr(iterator, "_shutdown_workers"))
+        return iterator
+
+
+for workers in (0, 1):
+    for _ in Telling(reader, num_workers=workers):
+        break
 
 # %% [markdown] exercise="closing_loader"
 # A notebook that is interrupted, a test that fails, a loop left by `break`: workers stay as long as *somebody* holds
@@ -459,7 +474,6 @@ print("workers left:", len(multiprocessing.active_children()))
 # It gives a `DataLoader` with these settings. When the block is left, in whatever way, no worker process is left: also
 # when the caller has kept `iterator = iter(loader)`, also with `persistent_workers=True`, also after an exception, which
 # comes out as it was. And when the caller has let go of loader and iterators, no file descriptor is left open.
-
 
 # %% exercise="closing_loader"
 @contextmanager
@@ -483,7 +497,6 @@ def closing_loader(dataset, **settings):
         loader._iterator = None  # persistent workers: an iterator without workers must not be used again
         iterators.clear()  # the pipes are closed with the last reference
     ### END SOLUTION
-
 
 # %% [markdown]
 # ### What a living worker does not hear
@@ -565,6 +578,7 @@ table(
 # %% [markdown]
 # An array of dtype `object` is a row of pointers: the texts are still Python objects, as in the list. An array of
 # fixed-width texts (`<U18`) holds the characters themselves, and a single counter for all. Now let two workers read.
+# (Eight workers are started and watched: the second cell from here takes some ten seconds.)
 
 # %%
 predict(
@@ -591,16 +605,17 @@ def reading_loader(kind, workers):
     """Persistent workers that read 6000 names at random per epoch."""
     dataset = lesson_photos.Photos(containers[kind])
     some = RandomSampler(dataset, replacement=True, num_samples=6000)
-    return DataLoader(dataset, batch_size=500, sampler=some, num_workers=workers, persistent_workers=workers > 0)
-
+    return DataLoader(
+        dataset, batch_size=500, sampler=some, num_workers=workers, persistent_workers=workers > 0
+    )
 
 # %%
 curves = memory_curves(
     {kind: reading_loader(kind, 2) for kind in containers},
     epochs=10,
     points=2,
-    caption="Two workers read texts at random, 12 batches an epoch. Left: memory that a worker has for "
-    "itself alone. Right: what `top` and most memory plots show.",
+    caption="Two workers read texts at random, 12 batches an epoch. Left: what each has for itself alone, "
+    "both added up. Right: what `top` and most memory plots show.",
 )
 
 # %%
@@ -617,6 +632,10 @@ reveal("grows_forever", "it levels off" if late < early / 2 else "the same every
 # %% [markdown]
 # The list and the object array grow until every page is copied; then there is nothing left to copy. Packed bytes
 # stay shared. The few MiB of every worker are its own working memory.
+#
+# The curves climb in steps, two points an epoch. Half of an epoch is six batches, but the workers are ahead of the
+# loop: two workers have been asked for two batches each beyond those that came out (part 3). At half-time they have
+# read ten batches of the twelve, and the second half has little left to add.
 #
 # The right-hand picture shows why this is hard to find. **RSS** counts a page for every process that *sees* it. A
 # page that was shared and is now copied counted before and counts after. The machine runs full, and the curve is
@@ -635,7 +654,6 @@ reveal("grows_forever", "it levels off" if late < early / 2 else "the same every
 #   nor for its place. (`check` counts the Python objects that the data set holds.)
 # * It holds hardly more than the bytes of the texts (UTF-8) and one number for each. A few texts may be far longer than
 #   the rest.
-
 
 # %% exercise="PackedStrings"
 class PackedStrings(Dataset):
@@ -661,7 +679,6 @@ class PackedStrings(Dataset):
         return self.data[start:end].tobytes().decode()
         ### END SOLUTION
 
-
 # %% [markdown]
 # ### More workers
 #
@@ -669,27 +686,28 @@ class PackedStrings(Dataset):
 # PyTorch would warn here that four workers are too many for it; this helper keeps that back.)
 
 # %%
+kinds = ("list", "array")
 panels = worker_panels(
     reading_loader,
-    containers,
+    kinds,
     workers=(0, 2, 4),
     epochs=3,
-    caption="The same reading with no, two and four workers. Each worker makes its own copies; "
-    "without workers there is nobody to copy from.",
+    caption="The same reading with no, two and four workers, all workers of a loader added up. Each worker makes "
+    "its own copies; without workers there is nobody to copy from.",
 )
 
 # %%
 last = {n: {k: f"{c.grown[-1] / 2**20:.0f}" for k, c in p.items()} for n, p in panels.items()}
 table(
-    ("workers", *(f"{k}, MiB" for k in containers)),
+    ("workers", *(f"{k}, MiB" for k in kinds)),
     [(n, *row.values()) for n, row in last.items()],
     code=(),
 )
 
 # %% [markdown]
-# There is no best number in this. The growth of a worker is bounded by the size of the objects: it is the *data set*
-# that is wrong, not the number. The cure is one line, `np.array(names)`. What is left in the last two columns is each
-# worker's own working memory.
+# There is no best number in this. After three epochs the curves of the list still rise; the ten epochs above showed
+# where they end, because a worker cannot copy more than all objects. It is the *data set* that is wrong, not the
+# number. The cure is one line, `np.array(names)`. What is left in the last column is each worker's own working memory.
 
 # %% [markdown]
 # ### What a memory map saves
@@ -739,7 +757,8 @@ reveal("pickled_memmap", "every pixel" if len(pickled) >= images.nbytes else "th
 # %%
 predict(
     "batches_ahead",
-    "Two workers, `prefetch_factor=3`. How many batches are asked for before the loop gets the first one?",
+    "Two workers, `prefetch_factor=3`. How many batches are asked for before the loop gets the first "
+    "one?",
     [1, 2, 3, 6],
 )
 predict(
@@ -748,7 +767,6 @@ predict(
     "workers if you do not set it?",
     [0, 1, 2],
 )
-
 
 # %%
 class Noting(Sampler):
@@ -795,7 +813,8 @@ for side in (32, 224, 512):
 table(("float32 batch", "one, MB", "2 x 2 ahead", "8 x 2 ahead", "16 x 4 ahead"), rows, code=())
 
 # %% [markdown]
-# The timeline below runs a real loader and draws what it counted. Try
+# The timeline below runs a real loader and draws what it counted. (Where no controls appear, change the arguments of
+# the call: `num_workers=0` for the first question.) Try
 #
 # 1. no workers: when is a batch asked for?
 # 2. one worker with factor 4, then two with factor 2: what is the same, what differs?
@@ -820,7 +839,6 @@ prefetch_timeline(num_workers=2, prefetch_factor=2)
 # `batches_in_flight(loader)` returns the number for any `DataLoader` on a data set with a length. Compute it
 # or measure it; leave no process running.
 
-
 # %% exercise="batches_in_flight"
 def batches_in_flight(loader):
     """Return how many batches are under way before the first one is handed out."""
@@ -828,7 +846,6 @@ def batches_in_flight(loader):
     # prefetch_factor is None without workers; without batching, len(loader) counts the items that are sent.
     return min(loader.num_workers * (loader.prefetch_factor or 0), len(loader))
     ### END SOLUTION
-
 
 # %% [markdown]
 # ### Through which door does a batch come?
@@ -860,7 +877,7 @@ try:
 except RuntimeError as error:
     print("RuntimeError after", len(kept), "batches:", str(error).split(".")[0])
 """
-rows = []
+rows = []  # three new Pythons, each imports torch: some ten seconds
 for strategy, how in [("file_descriptor", "batch"), ("file_descriptor", "clone"), ("file_system", "batch")]:
     rows.append((strategy, how, in_child(program, strategy, how, 64, seconds=30)))
 table(("sharing strategy", "kept", "outcome"), rows)
@@ -943,7 +960,6 @@ def same_seed(worker):
 def seed_of_worker(worker):
     np.random.seed(get_worker_info().seed % 2**32)
 
-
 # %%
 predict(
     "global_numpy",
@@ -1016,7 +1032,6 @@ print(np.random.default_rng(2**40).random())  # the new generators take any
 # gives the three generators new seeds, so that numbers differ between workers and between epochs, and come again when
 # the run is repeated after the same `torch.manual_seed`.
 
-
 # %% exercise="worker_init"
 def worker_init(worker_id):
     """Seed the private generators of this worker's copy of the data set."""
@@ -1027,7 +1042,6 @@ def worker_init(worker_id):
     info.dataset.torch_rng.manual_seed(info.seed)
     info.dataset.python_rng.seed(info.seed)
     ### END SOLUTION
-
 
 # %% [markdown] exercise="SeededDataset"
 # With `worker_init` a run can be repeated, with the same number of workers. The stronger promise is: **item, epoch and
@@ -1040,7 +1054,6 @@ def worker_init(worker_id):
 #   Index -1 is the last item, with the last item's noise.
 # * It differs between any two of these triples, also for item 100 or item 1000.
 # * `values` and the global generators stay as they are.
-
 
 # %% exercise="SeededDataset"
 class SeededDataset(Dataset):
@@ -1069,7 +1082,6 @@ class SeededDataset(Dataset):
         return torch.from_numpy(self.values[index] + np.float32(self.sigma) * noise.astype(np.float32))
         ### END SOLUTION
 
-
 # %% [markdown]
 # ### The same order again?
 #
@@ -1088,7 +1100,6 @@ predict(
     "One generator for all epochs: can epoch 2 be repeated without going through epochs 0 and 1?",
     [True, False],
 )
-
 
 # %%
 def orders(generator, epochs=3):
@@ -1113,7 +1124,6 @@ reveal("sampler_replay", alone == one[2])
 # But a run that was interrupted and goes on with epoch 2 gets the order of epoch 0. What is to be replayed alone must
 # be a function of its number. The common way makes the generator anew in each epoch:
 
-
 # %%
 def order_of(epoch):
     generator = torch.Generator().manual_seed(epoch)
@@ -1136,7 +1146,6 @@ print("epoch 2 alone: ", order_of(2))
 # seed 1 is no exception: it is not epoch 1 of seed 2. Nor is epoch 1000 of seed 1 epoch 0 of seed 2. A far epoch
 # takes no longer than a near one. No global generator is touched. A loader takes the result as `sampler`.
 
-
 # %% exercise="epoch_sampler"
 def epoch_sampler(length, epoch, seed):
     """Return the order of an epoch, a permutation of range(length) that depends on epoch and seed alone."""
@@ -1144,7 +1153,6 @@ def epoch_sampler(length, epoch, seed):
     # default_rng mixes a list of seeds; seed + epoch would give seed 1, epoch 2 the order of seed 2, epoch 1.
     return np.random.default_rng([seed, epoch]).permutation(length).tolist()
     ### END SOLUTION
-
 
 # %% [markdown]
 # ## Part 5. From bytes to normalised tensors
@@ -1258,7 +1266,8 @@ reveal("imagenet_constants", "nothing special: values from about -2 to 3" if har
 # %%
 predict(
     "std_per_image",
-    "You compute the std of each image and average them. How does that compare with the std of all pixels together?",
+    "You compute the std of each image and average them. How does that compare with the std of all "
+    "pixels together?",
     ["smaller", "the same", "larger"],
 )
 
@@ -1282,7 +1291,6 @@ reveal("std_per_image", "smaller" if smaller else "the same" if np.allclose(per_
 # Return `(mean, std)`, two NumPy arrays of three float64 numbers: over all pixels of all images, channel by
 # channel, with pixels from 0 to 1. `std` divides by the number of pixels (no Bessel correction). Exact to nine decimals.
 
-
 # %% exercise="channel_statistics"
 def channel_statistics(images):
     """Return mean and std of each channel, (3,) float64 each, over all pixels / 255 of a stream of images."""
@@ -1296,7 +1304,6 @@ def channel_statistics(images):
     mean = total / count
     return mean / 255, np.sqrt(squares / count - mean**2) / 255
     ### END SOLUTION
-
 
 # %% [markdown]
 # ### What `Normalize` accepts
@@ -1420,7 +1427,6 @@ with shows_warning():
 #   and right with probability 0.5. With `train=False` nothing is random.
 # * No warning, and the image stays as it is.
 
-
 # %% exercise="build_transform"
 def build_transform(train, size, mean, std):
     """Return a callable: mapped uint8 image (H, W, 3) -> normalised float32 tensor (3, H, W)."""
@@ -1434,7 +1440,6 @@ def build_transform(train, size, mean, std):
     steps += [v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean, std)]
     return v2.Compose(steps)
     ### END SOLUTION
-
 
 # %% [markdown]
 # ### Normalised images and their picture
@@ -1479,7 +1484,6 @@ with shows_error():
 # * `mean` and `std` are three numbers each, as a list, a tuple or a tensor, wherever it lives.
 # * Shape, dtype and device of the result are those of `batch`, and `batch` stays as it is. Nothing is clipped.
 
-
 # %% exercise="denormalize"
 def denormalize(batch, mean, std):
     """Return batch * std + mean, channel by channel."""
@@ -1489,12 +1493,10 @@ def denormalize(batch, mean, std):
     return batch * std + mean
     ### END SOLUTION
 
-
 # %% [markdown]
 # ## Part 6. A data set of your own
 #
 # ### What a loader asks for
-
 
 # %%
 class Bare(Dataset):
@@ -1544,7 +1546,6 @@ table(("item", "batch of two"), rows, code=())
 #
 # Nothing in `samples` is changed or shared.
 
-
 # %% exercise="pad_collate"
 def pad_collate(samples):
     """Return images (B, 3, H, W), boxes (B, most, 4) and present (B, most) of a list of (image, boxes)."""
@@ -1557,12 +1558,10 @@ def pad_collate(samples):
     return torch.stack(images), padded, torch.arange(padded.shape[1]) < counts[:, None]
     ### END SOLUTION
 
-
 # %% [markdown]
 # ### Post-mortem: the loader ends early
 #
 # A data set says `len` 11, and has ten images. "The loader silently stops early", says the report.
-
 
 # %%
 class OneTooMany(Dataset):
@@ -1587,7 +1586,6 @@ predict(
     ["ends early, no error", "an IndexError"],
 )
 
-
 # %%
 def go_through(images):
     count = 0
@@ -1611,7 +1609,6 @@ reveal("loop_over_dataset", go_through(OneTooMany()))
 # loader, in a script that computes statistics, say, loses images without a word if there is a hole.
 #
 # "Then let us guard `__getitem__`":
-
 
 # %%
 class Guarded(OneTooMany):
@@ -1644,7 +1641,6 @@ print("index -1 gives an image of", Guarded()[-1].shape, "and is no error")
 #
 # A data set that promises 6 and has images 0 to 4, of which number 2 is damaged, gives `([2, 5], [])`.
 
-
 # %% exercise="find_the_missing_image"
 def find_the_missing_image(dataset):
     """Return (broken, hidden), two lists of indices: promised and unreadable, present and never promised."""
@@ -1666,7 +1662,6 @@ def find_the_missing_image(dataset):
             continue
         hidden.append(index)
     ### END SOLUTION
-
 
 # %% [markdown]
 # ### Files, names, labels
@@ -1724,7 +1719,6 @@ print(images.shape, labels.shape, [train.classes[k] for k in labels[:5]])
 # * An image has memory of its own: a write to it changes neither the data set nor the file.
 # * A pickle of the data set holds no image, also after it was used. Spawned workers get it that way.
 
-
 # %% exercise="CifarMini"
 class CifarMini(Dataset):
     """Images in a file of raw uint8 pixels, with their labels."""
@@ -1754,7 +1748,6 @@ class CifarMini(Dataset):
         """What a pickle holds: the path, not the map, which would be written out in full."""
         return {**self.__dict__, "images": None}
         ### END SOLUTION
-
 
 # %% [markdown]
 # ### Distorted on disk, or on the way?
@@ -1810,7 +1803,15 @@ reveal("distorted_epochs", len(from_file))
 # ### Five ways to load the same images
 #
 # Each way below gives 1000 training images in batches of 128: padded by 4, cropped at random, flipped at random,
-# normalised. The usual way works image by image, through PIL.
+# normalised.
+#
+# | way | where the images are | how they are made ready |
+# | :-- | :-- | :-- |
+# | array + PIL | an array in memory | image by image: to PIL, crop, flip, `ToTensor`, `Normalize`. The usual way |
+# | memmap + tensor transforms | a mapped file | image by image, by the transforms of `torchvision` on tensors |
+# | memmap, image by image | a mapped file | the steps of the next row, for one image at a time; normalised by batch |
+# | memmap, batch by batch | a mapped file | one step of each kind for many images, as `fetch_batch` below |
+# | one tensor, batch by batch | a tensor in memory | the same without `Dataset` and `DataLoader`, by tensor indexing |
 
 # %%
 times = ["about the same", "about twice", "about five times", "more than eight times"]
@@ -1876,6 +1877,9 @@ reveal("batch_at_once", in_words(rates["memmap, batch by batch"]))
 # And ask whether loading is what you wait for at all: if the model takes longer than the loader, nothing in this part
 # makes your training faster.
 #
+# Compare the last two rows as well. A tensor in memory and no loader at all are not the fastest by themselves: both
+# make one call a step and batch, and what remains is how each cuts its windows out of the padded batch.
+#
 # The code of the five is in `course_utils/loading.py`.
 
 # %% [markdown]
@@ -1900,7 +1904,6 @@ reveal("batch_at_once", in_words(rates["memmap, batch by batch"]))
 # Only the images of the batch are read from the file. No Python code runs once per image, neither as a loop nor
 # hidden in `map` or a comprehension.
 
-
 # %% exercise="fetch_batch"
 def fetch_one(image, dy, dx, flip):
     """The window of an image (H, W, 3) that begins dy rows and dx columns later, black outside; then flipped."""
@@ -1923,14 +1926,14 @@ def fetch_batch(images, labels, indices, shifts, flips):
     return torch.from_numpy(windows).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(labels[indices])
     ### END SOLUTION
 
-
 # %% [markdown]
 # ### The last batch
 
 # %%
 predict(
     "mean_of_means",
-    "A loss of 0, 1, ... 999 for 1000 images, in batches of 128. Is the mean of the batch means the mean of all?",
+    "A loss of 0, 1, ... 999 for 1000 images, in batches of 128. Is the mean of the batch means the mean "
+    "of all?",
     [True, False],
 )
 
@@ -1991,7 +1994,6 @@ for settings in [
 # | `"low memory"` | at most one worker, at most one batch in advance, no second copy of a batch |
 # | `"throughput"` | for training: two workers or more, but no more than cores, that live through all epochs, each with two batches or more in advance; pinned memory if there is a GPU, and only then; shuffled |
 
-
 # %% exercise="loader_settings"
 def loader_settings(goal, cores, gpu):
     """Return the arguments of a DataLoader for "debugging", "low memory" or "throughput"."""
@@ -2009,7 +2011,6 @@ def loader_settings(goal, cores, gpu):
         "pin_memory": gpu,  # without a GPU it is a copy for nothing, and a warning
     }
     ### END SOLUTION
-
 
 # %% [markdown]
 # ## When something looks wrong
@@ -2051,7 +2052,9 @@ def loader_settings(goal, cores, gpu):
 # * when a loader ends early, and when a loop does;
 # * what each argument of `DataLoader` costs.
 #
-# Your predictions, beside what was measured:
+# The next cell removes the files that this notebook has written (`lesson_photos.py`, `lesson_workers.py`,
+# `lesson_noise.py`, and its folder of temporary files). To go on after it, run the notebook again from the top. Then it
+# shows your predictions, beside what was measured:
 
 # %%
 for name in ("lesson_photos", "lesson_workers", "lesson_noise"):

@@ -691,7 +691,7 @@ def worker_init(answer, case, see):
             len(set(one[:, column].tolist())),
             share=share,
             why="Both workers draw the same numbers: they have the same seed.",
-            fix="A fixed seed makes workers equal; get_worker_info().seed tells them apart.",
+            fix="A fixed seed makes workers equal; get_worker_info().seed does not.",
         )
         see(
             f"{name}: numbers in two epochs",
