@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from types import SimpleNamespace
 
@@ -147,6 +148,16 @@ def test_processes_that_an_answer_starts_outlive_the_check():
 
     watched(lambda answer, case, see: see("one", answer()), daemon)
     assert children() == []
+
+
+def test_a_killed_process_leaves_temporary_files_behind(tmp_path, monkeypatch):
+    def makes_folders_and_dies(_send):
+        tempfile.mkdtemp(prefix="pymp-")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert "SIGKILL" in apart(makes_folders_and_dies, 10.0).death
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_exit_in_an_answer_ends_the_notebook():
