@@ -1331,6 +1331,33 @@ def one_buffer_and_one_wait_at_the_end(batches, device):
     return result
 
 
+def _with_events(batches, device, before, after):
+    buffers, marks, result = [], [], []
+    for i, batch in enumerate(batches):
+        if i < 2:
+            buffers.append(_pinned_like(batch))
+            marks.append(torch.get_device_module(device).Event())
+        else:
+            marks[i % 2].synchronize()
+        view = buffers[i % 2][: len(batch)].copy_(batch)
+        before(marks[i % 2])
+        result.append(view.to(device, non_blocking=True))
+        after(marks[i % 2])
+    return result
+
+
+@wrong("staged_copy", fails="values", says="Wait for the copy")
+def records_before_the_copy(batches, device):
+    """The event stands before the copy that it was made for."""
+    return _with_events(batches, device, lambda event: event.record(), lambda event: None)
+
+
+@wrong("staged_copy", fails="values", says="refilled early")
+def never_records(batches, device):
+    """An event that was never recorded has nothing to wait for."""
+    return _with_events(batches, device, lambda event: None, lambda event: None)
+
+
 @wrong("staged_copy", fails="copies that nobody waits for", says="is_pinned()", kind=Kind.PARTLY)
 def plain_copies(batches, device):
     """Neither pinned nor asynchronous."""
