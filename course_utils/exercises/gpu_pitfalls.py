@@ -363,14 +363,23 @@ def to_device(answer, case, see):
         given = batch(device)
         structure = form(given)
         there = given["there"]
-        with counting() as cost:
-            moved = answer(given, device)
         see(
             "a tensor alone",
             _placed(answer(image, device)),
             why="A batch may be a single tensor.",
             fix="Treat the tensor first, containers after it.",
         )
+        refused = "positional argument" in attempt(answer, _Sample(image, label), device).message
+        see(
+            "a named tuple",
+            "its class refuses the fields" if refused else "no complaint of its class",
+            why="A named tuple's class takes its fields one by one, not as one list.",
+            fix="Tell it by its _fields; then unpack the fields, or use its _make.",
+        )
+        if refused:
+            return  # the batch has a named tuple inside: the same error, in harder words
+        with counting() as cost:
+            moved = answer(given, device)
         see(
             "the form of the batch",
             form(moved),

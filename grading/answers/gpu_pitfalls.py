@@ -333,7 +333,7 @@ def tuples_become_lists(batch, device):
     return batch
 
 
-@wrong("to_device", kind=Kind.CRASHED, says="positional")
+@wrong("to_device", fails="a named tuple", says="_fields")
 def named_tuples_are_tuples(batch, device):
     """A named tuple does not take a list of its fields."""
     if isinstance(batch, torch.Tensor):
