@@ -40,6 +40,11 @@ class Spec:
         One line each: the reason, and what to try.
     clues : tuple of str
         Names of functions in ``clues`` that may find a better reason in the values.
+    labels : str
+        The value is predictions, scored against the labels of this name (see :func:`course_utils.observe.scores.true_labels`).
+        Only the process that judges reads them; neither the observer nor the recorded behaviour holds any.
+    at_least : tuple of two floats
+        With ``labels``: the share of right predictions that is asked, on drawn images and on photographs.
     """
 
     atol: float = 0.0
@@ -54,6 +59,8 @@ class Spec:
     why: str = ""
     fix: str = ""
     clues: tuple[str, ...] = ()
+    labels: str = ""
+    at_least: tuple[float, float] = (0.0, 0.0)
 
     def plain(self) -> dict[str, Any]:
         """As a dictionary, without what is at its default."""
@@ -62,7 +69,8 @@ class Spec:
 
     @classmethod
     def from_plain(cls, data: dict[str, Any]) -> Spec:
-        return cls(**{**data, "clues": tuple(data.get("clues", ()))})
+        pairs = {name: tuple(data[name]) for name in ("clues", "at_least") if name in data}
+        return cls(**{**data, **pairs})
 
 
 @dataclass(frozen=True)
