@@ -12,7 +12,7 @@ from typing import Any
 from course_utils import progress_store as store
 from course_utils.devices import available_device
 from course_utils.observe import card, message
-from course_utils.observe.compare import Kind, Verdict, compare
+from course_utils.observe.compare import Kind, Verdict, compare, skipped
 from course_utils.observe.expected import public_behaviour, recorded_order
 from course_utils.observe.registry import Exercise, all_exercises, find_exercise, public_seed
 from course_utils.observe.run import observe
@@ -22,16 +22,24 @@ __all__ = ["CheckFailed", "check", "hint", "judge_public", "progress"]
 _TRIES_PER_HINT = 1  # different wrong answers that open the next hint
 
 
-class CheckFailed(Exception):
-    """Raised by ``check`` for everything but full marks. It draws its own traceback: the message, no source."""
+class Brief(Exception):
+    """An error that draws its own traceback: the message, no source."""
+
+    def _render_traceback_(self) -> list[str]:
+        return str(self).splitlines()
+
+
+class UnknownExercise(Brief, LookupError):
+    """There is no exercise, or no section, of that name."""
+
+
+class CheckFailed(Brief):
+    """Raised by ``check`` for everything but full marks."""
 
     def __init__(self, verdict: Verdict, brief: bool) -> None:
         self.verdict = verdict
         head = message.lines(verdict)[0]
         super().__init__(f"{head}. The card above says more." if brief else message.text(verdict))
-
-    def _render_traceback_(self) -> list[str]:
-        return str(self).splitlines()
 
 
 def check(answer: Any) -> None:
@@ -46,14 +54,19 @@ def check(answer: Any) -> None:
     ------
     CheckFailed
         For anything but full marks; the card above the error says what was expected, what came, why and what to try.
+    UnknownExercise
+        If no exercise has that name.
     """
     namespace = _namespace()
     exercise, value, missing = _resolve(answer, namespace)
-    verdict = (
-        Verdict(exercise.id, Kind.NAME_MISSING, 0.0, exercise.points)
-        if missing
-        else judge_public(exercise, value, remember=_interactive())
-    )
+    if missing:
+        verdict = Verdict(exercise.id, Kind.NAME_MISSING, 0.0, exercise.points)
+    else:
+        try:
+            verdict = judge_public(exercise, value, remember=_interactive())
+        except KeyboardInterrupt:
+            # Without this the traceback would show the observer's source.
+            raise Brief(f"{exercise.id}: interrupted while your answer was running; nothing was judged") from None
     if _interactive():
         _show(verdict)
     if not verdict.full:
@@ -63,8 +76,11 @@ def check(answer: Any) -> None:
 def judge_public(exercise: Exercise, answer: Any, remember: bool = False) -> Verdict:
     """Judge an answer on the public cases, against the reference's recorded behaviour."""
     seen = observe(exercise, answer, public_seed(exercise.id), available_device())
-    expected = public_behaviour(exercise.section, exercise.id)
-    verdict = compare(expected, _as_sent(seen.values()), seen.ended, exercise.points)
+    if seen.ended is not None and seen.ended.kind == "skipped":
+        verdict = skipped(exercise.id, seen.ended, exercise.points)
+    else:
+        expected = public_behaviour(exercise.section, exercise.id)
+        verdict = compare(expected, _as_sent(seen.values()), seen.ended, exercise.points)
     verdict = Verdict(**{**vars(verdict), "remarks": seen.remarks})
     if seen.output.strip() and remember:
         print(seen.output, end="" if seen.output.endswith("\n") else "\n")
@@ -98,7 +114,7 @@ def _namespace() -> dict[str, Any]:
 
 def _resolve(answer: Any, namespace: dict[str, Any]) -> tuple[Exercise, Any, bool]:
     if isinstance(answer, str):
-        exercise = find_exercise(answer)
+        exercise = _find(answer)
         return exercise, namespace.get(answer), answer not in namespace
     name = getattr(answer, "__name__", None)
     known = {e.id: e for e in all_exercises()}
@@ -108,6 +124,13 @@ def _resolve(answer: Any, namespace: dict[str, Any]) -> tuple[Exercise, Any, boo
         if namespace.get(exercise_id) is answer and answer is not None:
             return exercise, answer, False
     raise TypeError(f"check cannot tell which exercise this {type(answer).__name__} answers: give its name as a text.")
+
+
+def _find(name: str) -> Exercise:
+    try:
+        return find_exercise(name)
+    except KeyError as error:
+        raise UnknownExercise(error.args[0]) from None
 
 
 def _show(verdict: Verdict) -> None:
@@ -164,7 +187,7 @@ def hint(exercise_id: str, level: int | None = None) -> _Shown:
     """
     from html import escape
 
-    exercise = find_exercise(exercise_id if isinstance(exercise_id, str) else getattr(exercise_id, "__name__", ""))
+    exercise = _find(exercise_id if isinstance(exercise_id, str) else getattr(exercise_id, "__name__", ""))
     record = store.load(exercise.section).get(exercise.id, store.Record())
     allowed = min(len(exercise.hints), 1 + len(record.failed) // _TRIES_PER_HINT)
     wanted = level if level is not None else min(record.hints + 1, allowed)
@@ -192,7 +215,11 @@ def progress(section: str | None = None) -> _Shown:
     rows: list[tuple[str, ...]] = []
     earned = total = 0.0
     order = {name: place for place, name in enumerate(recorded_order())}
-    for item in sorted(all_exercises(section), key=lambda e: order.get(e.id, len(order))):
+    listed = all_exercises(section)
+    if not listed:
+        there = ", ".join(sorted({e.section for e in all_exercises()}))
+        raise UnknownExercise(f"there is no section {section!r}; there are: {there}")
+    for item in sorted(listed, key=lambda e: order.get(e.id, len(order))):
         record = store.load(item.section).get(item.id, store.Record())
         sign = "✓" if record.last >= item.points else ("◐" if record.last else ("✗" if record.tries else "○"))
         earned, total = earned + record.last, total + item.points

@@ -49,13 +49,15 @@ class MemoryMeter(TorchDispatchMode):
         Bytes born inside the block that are still alive.
     allocated : int
         All bytes ever born inside the block.
+    storages : int
+        How many storages were born inside the block, those on the meta device too.
     peak_operator : str
         The operator that reached the peak, such as ``aten.add.Tensor``.
     """
 
     def __init__(self, numpy: bool = False) -> None:
         super().__init__()
-        self.peak = self.current = self.allocated = 0
+        self.peak = self.current = self.allocated = self.storages = 0
         self.peak_operator = ""
         self._numpy = numpy
         self._numpy_base = 0
@@ -135,6 +137,7 @@ class MemoryMeter(TorchDispatchMode):
             # A storage that is first met as an argument is older than the block, or NumPy's: it counts for nothing.
             self._live[key] = (weakref.finalize(storage, self._freed, key), size, size if born else 0)
             grown = size if born else 0
+            self.storages += born
         else:
             finalizer, before, counted = self._live[key]
             grown = size - before  # resize_ of a storage that is known already

@@ -183,6 +183,8 @@ def expected_text(section: Section) -> str:
     recorded = {}
     for name in section.answer_cells():
         seen = observe(find_exercise(name), reference.answers[name], public_seed(name), device)
+        if seen.ended is not None and seen.ended.kind == "skipped":
+            raise SourceError(f"{name} cannot be recorded on this machine: {seen.ended.message}")
         recorded[name] = to_plain(seen.behaviour(name))
         for new, old in zip(recorded[name]["facts"], before.get(name, {}).get("facts", []), strict=False):
             if _same_fact(new, old):

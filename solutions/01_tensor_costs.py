@@ -243,7 +243,12 @@ print(torch.tensor(np.array([np.zeros(3), np.ones(3)])).shape)
 #   `"copies"` if it has memory of its own;
 # * the dtype of the result. For a NumPy result give the dtype of the same name: `torch.float32` for `float32`.
 #
-# Then check. For each row that surprises you, run the call and look before you change the prediction.
+# Four calls are new: `t.float()`, `t.to`, `t.numpy()` and `torch.full`. Part 2 returns to the first two. The idea is the
+# one that you have seen: a result can share when nothing has to be converted; a dtype is kept, asked for, or taken
+# from the data.
+#
+# Then check. The message names the half of a row that is wrong, memory or dtype. For each row that surprises you, run
+# the call and look before you change the prediction.
 
 # %% exercise="predict_creation"
 a = np.arange(6.0)  # float64
@@ -372,12 +377,15 @@ reveal("zeros_like_grad", z.requires_grad)
 
 # %% [markdown] exercise="zeros_for_training"
 # Write `zeros_for_training(x)`. It gets a floating-point tensor and returns zeros that an optimizer can train:
-# shape, dtype, device and strides as those of `x`, a leaf, with a gradient required. `x` stays as it is.
+# shape, dtype, device and order in memory as those of `x`, a leaf, with a gradient required. `x` stays as it is.
+# (Order in memory: what is channels last stays channels last. If `x` has gaps between its elements, the zeros need
+# none.)
+#
 # Mind that `x` may itself be trainable, be the result of a computation, or hold `inf`.
 
 # %% exercise="zeros_for_training"
 def zeros_for_training(x):
-    """Floating-point tensor -> trainable leaf of zeros with its shape, dtype, device and strides."""
+    """Floating-point tensor -> trainable leaf of zeros with its shape, dtype, device and order in memory."""
     ### BEGIN SOLUTION
     # Everything comes from x but requires_grad, which no _like function takes over.
     return torch.zeros_like(x, requires_grad=True)
@@ -411,10 +419,10 @@ print("(1.3 - 1) / 0.1 =", (1.3 - 1) / 0.1)
 
 # %% [markdown] exercise="arange_length"
 # Write `arange_length(start, end, step)`: how many values `torch.arange(start, end, step)` has, as an `int`.
-# The three are ints or floats, `step` may be negative. Compute it; make no tensor and no array to count it,
-# not even on the meta device.
+# The three are ints or floats, `step` may be negative. Compute it: no tensor (not even on the meta device), no array
+# and no list of the values is made to be counted.
 #
-# Where `torch.arange` raises, because `step` is 0 or leads away from `end`, raise a `ValueError`.
+# Where `torch.arange` raises, because `step` is 0 or leads away from `end`, however long it is, raise a `ValueError`.
 #
 # ```python
 # arange_length(0, 5, 2)      # 3: the values 0, 2, 4
@@ -456,12 +464,16 @@ reveal("linspace_bytes", "both need the same" if line.nbytes == steps.nbytes els
 # %%
 print("linspace runs:", operators(torch.linspace, 0, 1, 4))
 reveal("linspace_inside", "arange" in operators(torch.linspace, 0, 1, 4))
-print("the same numbers?", torch.equal(torch.linspace(0, 1, 4), torch.arange(4) * (1 / 3)))
+line, product = torch.linspace(0, 1, 4), torch.arange(4) * (1 / 3)
+print("the same numbers?", torch.equal(line, product), " difference:", (line - product).tolist())
 
 # %% [markdown]
-# A tensor stores its numbers, whatever formula made them: the same count and dtype, the same bytes. And the
-# formulas differ. `linspace` counts from both ends towards the middle, so that first and last are exact; counting up by
-# `start + i*step` drifts.
+# A tensor stores its numbers, whatever formula made them: the same count and dtype, the same bytes. `linspace` runs
+# no `arange`: it asks `empty` for memory and fills it in a second `linspace`, the one that writes into a given tensor.
+#
+# The formulas differ, too. `linspace` counts from both ends towards the middle; `arange(n) * step` rounds the step
+# once and multiplies it. Here that changes one of four numbers, in its last bit. It is enough for `torch.equal` to say
+# no: compare floats with `torch.allclose`.
 
 # %% [markdown]
 # ## Part 2. Which bytes: storage, `data_ptr`, `id`
@@ -494,6 +506,15 @@ reveal("pointer_of_a_slice", x[1:].data_ptr() == x.data_ptr())
 # `x[1:]` begins eight bytes later in the same storage. Ask for the storage. For NumPy arrays on either side there is
 # `np.shares_memory`, which looks at the elements themselves: `x[0::2]` and `x[1::2]` share a storage and not one
 # element.
+#
+# An array has no storage object. It has `.base`, the thing that it was cut from, and the owner of the memory has none:
+
+# %%
+owner = np.zeros((4, 3))
+first, past = np.lib.array_utils.byte_bounds(owner)
+print("owner.base:", owner.base, "  owner[2:].base is owner:", owner[2:].base is owner)
+print("one past the last byte - the first byte =", past - first, "bytes; owner.nbytes:", owner.nbytes)
+print("base of an array that was made from a tensor:", type(torch.zeros(3).numpy().base).__name__)
 
 # %% [markdown] exercise="shares_storage"
 # Write `shares_storage(a, b)`. Each of the two is a CPU tensor or a NumPy array, in any combination.
@@ -693,7 +714,8 @@ print("the child ended with code", ended.returncode, "(a negative code is the si
 # * Where that is safe the tensor shares the memory of the array. A slice or a transpose is no reason to copy.
 # * It has a copy of its own where sharing would be wrong or is impossible: the array is read-only (also a memory
 #   map opened with mode `"r"`, where a write through a tensor would end the process), has a negative stride,
-#   a stride that is no multiple of the size of its elements, or numbers in a foreign byte order.
+#   a stride that is no multiple of the size of its elements, or numbers in a foreign byte order
+#   (`array.dtype.isnative` is false; `array.dtype.newbyteorder("=")` is the dtype in this machine's order).
 # * The array itself stays as it is, its read-only flag too. For a dtype that torch does not know let torch's error pass.
 #
 # ```python
@@ -778,7 +800,8 @@ stride_explorer(start=1, step=2, element=2)
 
 # %% [markdown] exercise="strides_after"
 # Write `strides_after(shape, order)`: the strides, counted in elements, that a contiguous tensor of `shape` has after
-# `permute(order)`, as a tuple of ints. Compute them; make no tensor and no array.
+# `permute(order)`, as a tuple of ints. Compute them: no tensor of that shape, and no array or list of all its elements,
+# is made to be looked at.
 #
 # `order` may count axes from the end, as in `permute(-1, 0, 1)`. Lengths of 1 and 0 are allowed. torch counts a
 # length of 0 as 1 when it computes strides.
@@ -857,7 +880,7 @@ with shows_error():
 # %% [markdown] exercise="can_view"
 # Write `can_view(shape, stride, new_shape)`: `True` if a tensor of this shape and stride (in elements) has a
 # `view(new_shape)`, `False` if `view` raises. All three are tuples of ints; no -1 among them, no negative stride.
-# Compute it; make no tensor.
+# Compute it; make no tensor, not even on the meta device.
 #
 # The tensor may be anything: a slice, a permuted or expanded tensor, one with axes of length 1 or 0.
 # `new_shape` may have another number of elements: then the answer is `False`.
@@ -1026,10 +1049,11 @@ with shows_error():
 # %% [markdown]
 # ## Part 4. From an OpenCV image to a batch
 #
-# ### Three things are different
+# ### Four things are different
 #
-# `cv2.imread` gives (height, width, channel), blue first, `uint8`. A model wants (batch, channel, height, width),
-# red first, `float32`. We play `imread` with our own image. Each of the three differences has a way to be missed.
+# `cv2.imread` gives (height, width, channel), blue first, `uint8`, 0 to 255. A model wants (batch, channel, height,
+# width), red first, `float32`, 0 to 1. We play `imread` with our own image. Each of the four differences has a way to
+# be missed.
 
 # %%
 predict(
@@ -1056,8 +1080,8 @@ with shows_error():
     conv(torch.from_numpy(bgr).float())
 
 # %% [markdown]
-# PyTorch saw 32 channels, because it takes the first axis of an image for the channel. The order of the colours
-# raises nothing at all, ever. Now the axes.
+# PyTorch saw 32 channels, because it takes the first axis of an image for the channel. The order of the colours and
+# the range raise nothing at all, ever. Now the axes.
 
 # %%
 predict(
@@ -1110,8 +1134,10 @@ print(
     "strides", bgr.strides, "->", rgb_view.strides, " shares memory:", np.shares_memory(bgr, rgb_view)
 )
 for call in ("torch.from_numpy(rgb_view)", "torch.as_tensor(rgb_view)", "torch.tensor(rgb_view)"):
-    with shows_error():
+    try:
         eval(call)
+    except ValueError as error:
+        print(f"{call:27} {str(error)[:56]} ...")
 
 # %% [markdown]
 # A tensor's strides cannot be negative, not even while it is being copied. Three ways out, and what they allocate:
@@ -1243,7 +1269,8 @@ print("the same result:", np.array_equal(cv2.cvtColor(view, cv2.COLOR_RGB2BGR), 
 # would land in the copy.
 #
 # The other direction holds a surprise. Tensors that come from torchvision's image functions are often the
-# non-contiguous ones, and `permute(1, 2, 0)` puts them in order:
+# non-contiguous ones, and `permute(1, 2, 0)` puts them in order. (torchvision is large: its first import can take
+# several seconds.)
 
 # %%
 from PIL import Image
@@ -1254,7 +1281,7 @@ for t in (from_pil, from_pil.permute(1, 2, 0)):
     print(tuple(t.shape), t.stride(), "contiguous:", t.is_contiguous())
 
 # %% [markdown]
-# `torchvision.io.read_image` also gives (3, H, W), but its days are counted:
+# `torchvision.io.read_image` also gives (3, H, W), but its days are numbered:
 
 # %%
 from pathlib import Path
@@ -1425,8 +1452,8 @@ show(
 
 # %% [markdown]
 # The output had the right shape, the loss would fall, and a validation score would depend on which images happen to
-# share a batch. No error tells you. This test does: **change one item, see who else changes.** It costs four lines
-# and works for any model in eval mode.
+# share a batch. No error tells you. This test does: **change one item, see who else changes.** It is one short
+# function and works for any model in eval mode.
 #
 # A second mistake keeps the images apart and still ruins the tokens: `reshape` instead of flatten and transpose.
 
@@ -1542,6 +1569,23 @@ reveal("channels_last", y.is_contiguous())
 # the order that somebody had asked for. Whether your convolutions run faster in it depends on the kernel, the dtype
 # and the device: measure there.
 #
+# `to` and `contiguous` both take a `memory_format`, by that name only. They ask different questions. `to` asks whether the
+# *order* of the strides is right; then it returns what it was given. `contiguous` asks whether the elements also
+# lie without gaps. A crop shows the difference:
+
+# %%
+crop = y[:, :, 2:7]
+rows = []
+for call in [
+    "crop",
+    "crop.to(memory_format=torch.channels_last)",
+    "crop.contiguous(memory_format=torch.channels_last)",
+]:
+    t = eval(call)
+    rows.append((call, t.stride(), t.is_contiguous(memory_format=torch.channels_last), t is crop))
+table(("tensor", "stride", "contiguous in channels_last", "is crop itself"), rows)
+
+# %% [markdown]
 # An image from OpenCV *is* channels last already, if you let it:
 
 # %%
@@ -1688,7 +1732,8 @@ def bytes_kept_alive(tensor):
 # than its own elements need (`tensor.nbytes`).
 #
 # If the tensor keeps no more than that already, return it as it is, without a copy. That holds for a whole tensor, for
-# its transpose, and for an expanded one (which keeps even less). The tensor that `tensor` was cut from stays as it is.
+# its transpose, and for an expanded one (which keeps even less). `tensor` itself stays as it is (nothing is assigned to
+# its `.data`), and so does the tensor that it was cut from.
 
 # %% exercise="compact"
 def compact(tensor):
@@ -1787,7 +1832,7 @@ def assemble(batches, total):
 # * how an index becomes a place, and what `permute`, `view` and slicing do to offset and stride;
 # * when `view` is possible, on paper;
 # * what an image goes through between `imread` and a model, and what each step allocates;
-# * why the wrong order of axes may raise nothing, and the four-line test that finds it;
+# * why the wrong order of axes may raise nothing, and the test that finds it: change one item, see who else changes;
 # * when `.contiguous()` helps, when it does nothing, and when it does harm;
 # * what a slice keeps alive, in memory and on disk.
 #

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from course_utils.meter import storage_bytes
-from course_utils.observe import NotStarted, attempt, describe, exercise
+from course_utils.observe import NotStarted, attempt, describe, exercise, thinned
 
 SECTION = "tensor_costs"
 
@@ -31,13 +31,13 @@ SECTION = "tensor_costs"
 )
 def bgr_to_batch(answer, case, see):
     """Images as OpenCV reads them, (H, W, 3) uint8 BGR, become one batch (N, 3, H, W) float32 RGB in [0, 1]."""
-    height, width = case.sizes(2, 36, 46)
-    images = case.bgr_images(6 - 2 * case.index, height, width)
+    images = case.bgr_images(6 - 2 * case.index, *case.sizes(2, 7, 12))
     before = [image.copy() for image in images]
     batch = answer(images)
     unchanged = all(np.array_equal(a, b) for a, b in zip(images, before, strict=True))
+    large = case.bgr_images(6 - 2 * case.index, *case.sizes(2, 36, 46))
     with see.memory(numpy=True) as used:
-        answer(before)  # the second call: the first may import, and imports are no bytes of the answer
+        measured = answer(large)  # the second call: the first may import, and imports are no bytes of the answer
     see.form(
         batch,
         why="A model takes one float32 tensor, channels before height and width.",
@@ -49,13 +49,20 @@ def bgr_to_batch(answer, case, see):
         atol=1e-6,
         why="The numbers are not the RGB values divided by 255.",
         fix="Check one pixel by hand: red, green, blue, each divided by 255.",
-        clues=["channels_reversed", "axes_reversed", "scaled_by_255", "axes_swapped", "same_numbers_other_places"],
+        clues=[
+            "channels_reversed",
+            "axes_reversed",
+            "scaled_by_255",
+            "rest_dropped",
+            "axes_swapped",
+            "same_numbers_other_places",
+        ],
     )
     see(
         "result is contiguous",
         batch.is_contiguous(),
         share=0.2,
-        why="permute only rearranges strides: every later kernel reads with jumps.",
+        why="Contiguous was asked for, and permute only exchanges strides.",
         fix="Write into a preallocated contiguous result, or call contiguous() once.",
     )
     see(
@@ -63,6 +70,13 @@ def bgr_to_batch(answer, case, see):
         unchanged,
         why="An image was rewritten in place: the caller's picture has changed, too.",
         fix="Reverse the channels out of place, or in the copy that you make anyway.",
+    )
+    see(
+        "values, measured",
+        thinned(measured),
+        atol=1e-6,
+        why="On the larger input whose bytes are counted, the result is another one.",
+        fix="Does the answer depend on the size, or on having been called before?",
     )
     see(
         "bytes at peak",
@@ -90,25 +104,35 @@ _CREATION_ROWS = {
     "torch.zeros_like(u)": "pattern",
     "torch.full((2, 3), 255)": "number",
 }
-_CREATION_ADVICE = {
+_CREATION_ADVICE = {  # of each source: why and fix for the memory, why and fix for the dtype
     "array": (
         "Some calls wrap the array's own memory, others read it into new memory.",
-        "Run it, set a[0] = 9, look at the result; then print the result's dtype.",
+        "Run it, set a[0] = 9, and look at the result.",
+        "a is float64. Does this call keep a dtype, or convert it?",
+        "Run it, and print the result's dtype.",
     ),
     "list": (
-        "A list has no buffer to wrap; and who chooses the dtype, list or class?",
+        "A list has no buffer that a tensor could wrap.",
+        "What would a write to the result have to change in the list?",
+        "Who chooses the dtype here, the numbers or the class?",
         "Run it, then again with [1., 2., 3.]; compare the two dtypes.",
     ),
     "tensor": (
         "A call copies where it has to convert something. Does this one have to?",
-        "Run it, set t[0] = 9, look at the result; then print the result's dtype.",
+        "Run it, set t[0] = 9, and look at the result.",
+        "t is float32. Does this call ask for another dtype?",
+        "Run it, and print the result's dtype.",
     ),
     "pattern": (
         "Is u read for its numbers here, or only for what it is like?",
-        "Run it, set u[0, 0] = 9, look at the result; then print its dtype.",
+        "Run it, set u[0, 0] = 9, and look at the result.",
+        "u is uint8. What does _like take over?",
+        "Run it, and print the result's dtype.",
     ),
     "number": (
-        "Nothing is there to share; and the dtype is taken from the number given.",
+        "Only a shape and a number are given: is there any memory to share?",
+        "Name the tensor or the array whose memory it would be.",
+        "The dtype is taken from the number given.",
         "Run it with 255 and with 255.0; compare the two dtypes.",
     ),
 }
@@ -116,14 +140,14 @@ _DTYPE_ALIASES = {"float": "float32", "double": "float64", "half": "float16", "l
 _UNREADABLE = 'an entry in another form than ("copies", torch.float32)'
 
 
-def _prediction(entry: Any) -> str:
-    """A table entry as ``"shares, float64"``, however it was spelt: a tuple, a list or a text; any kind of dtype."""
+def _prediction(entry: Any) -> tuple[str, str]:
+    """A table entry as ``("shares", "float64")``, however it was spelt: a tuple, a list or a text; any kind of dtype."""
     if entry is None:
-        return "no prediction"
+        return ("no prediction",) * 2
     if isinstance(entry, str):
         entry = entry.split(",")
     if not isinstance(entry, (tuple, list)) or len(entry) != 2 or not isinstance(entry[0], str):
-        return _UNREADABLE
+        return (_UNREADABLE,) * 2
     word, dtype = entry[0].strip().lower(), entry[1]
     memory = "shares" if word.startswith("shar") else "copies" if word.startswith(("cop", "own")) else ""
     if isinstance(dtype, (str, torch.dtype)):
@@ -134,7 +158,7 @@ def _prediction(entry: Any) -> str:
             name = np.dtype(dtype).name
         except TypeError:
             name = ""
-    return f"{memory}, {name}" if memory and name else _UNREADABLE
+    return (memory, name) if memory and name else (_UNREADABLE,) * 2
 
 
 @exercise(
@@ -161,8 +185,12 @@ def predict_creation(answer, case, see):
         fix="Keep the table as it was handed out, and replace each None.",
     )
     for call, source in _CREATION_ROWS.items():
-        why, fix = _CREATION_ADVICE[source]
-        see(call, _prediction(table.get(call)), share=1 / len(_CREATION_ROWS), secret=True, why=why, fix=fix)
+        memory, dtype = _prediction(table.get(call))
+        why_memory, fix_memory, why_dtype, fix_dtype = _CREATION_ADVICE[source]
+        share = 1 / len(_CREATION_ROWS)
+        # One fact in two halves, so that the message is about the half that is wrong.
+        see(call, {"memory": memory}, share=share, secret=True, why=why_memory, fix=fix_memory)
+        see(call, {"dtype": dtype}, share=share, secret=True, why=why_dtype, fix=fix_dtype)
 
 
 @exercise(
@@ -414,21 +442,19 @@ def arange_length(answer, case, see):
         why="0.1 is not exactly a tenth; torch rounds the quotient up as it is.",
         fix="Compute (end - start) / step in floats, once; add or round nothing.",
     )
+    impossible = ((0, n, 0), (0, n, -1), (n, 0, 0.5), (0, -0.5, 1), (0, n, -n - m), (start, start + 0.25, -m))
     see(
         "impossible steps",
-        [attempt(answer, 0, n, 0), attempt(answer, 0, n, -1), attempt(answer, n, 0, 0.5)],
+        {f"arange({a}, {b}, {step})": attempt(answer, a, b, step) for a, b, step in impossible},
         any_error=True,
         share=0.2,
         why="torch.arange raises here: no number is a right length.",
-        fix="Raise a ValueError that says what is wrong with the step.",
+        fix="Compare the sign of the step with the way from start to end.",
     )
-    with see.memory(numpy=True) as used:
-        answer(0, 50_000, 0.5)
     see(
-        "bytes at peak",
-        used.peak,
+        "made to count",
+        _made(see, answer, 0, 50_000, 0.5),
         at_most=True,
-        allowance=65_536,
         why="The values were made in order to count them.",
         fix="A length follows from the three numbers alone.",
     )
@@ -461,6 +487,15 @@ def zeros_for_training(answer, case, see):
         fix="Take all of them from x: a function that ends in _like does.",
     )
     see(
+        "x left as it was",
+        {
+            "values": "as before" if torch.equal(x.detach(), before) else "changed",
+            "requires_grad": "as before" if x.requires_grad == trainable else "changed",
+        },
+        why="x was written into or switched: a name that ends in _ works in place.",
+        fix="Make new zeros; only read the properties of x.",
+    )
+    see(
         "values",
         result,
         why="Some values are not 0.",
@@ -479,14 +514,8 @@ def zeros_for_training(answer, case, see):
         fix="Make new zeros instead of working on x.",
     )
     see(
-        "x left as it was",
-        [torch.equal(x.detach(), before), x.requires_grad == trainable],
-        why="x was written into or switched: a name that ends in _ works in place.",
-        fix="Make new zeros; only read the properties of x.",
-    )
-    see(
-        "strides as those of x",
-        result.stride() == x.stride(),
+        "order in memory",
+        "as in x" if result.stride() == x.stride() else f"strides {result.stride()}, x has {x.stride()}",
         share=0.2,
         why="x lies in memory channels last, the zeros do not.",
         fix="zeros_like keeps the memory format; new_zeros and zeros do not.",
@@ -494,6 +523,15 @@ def zeros_for_training(answer, case, see):
 
 
 # ------------------------------------------------------------------------------------------------------ strides
+def _made(see: Any, answer: Any, *question: Any) -> str:
+    """What an answer that should compute made instead. Small lists and arrays of sizes are no matter."""
+    with see.memory(numpy=True) as used:
+        answer(*question)
+    if used.storages:
+        return "a tensor"
+    return "an array or a list of all the elements" if used.peak > 65_536 else "no tensor, no long array or list"
+
+
 def _whole_numbers(value: Any) -> Any:
     """A tuple or list of whole numbers as a list of int, so that NumPy's ints do as well; else the value."""
     if isinstance(value, (tuple, list)) and all(isinstance(v, (int, np.integer)) for v in value):
@@ -557,14 +595,11 @@ def strides_after(answer, case, see):
         why="torch counts a length of 0 as 1 where it computes strides.",
         fix="Look at torch.empty(2, 0, 3).stride().",
     )
-    with see.memory(numpy=True) as used:
-        answer((40, 50, 60), (2, 0, 1))
     see(
-        "bytes at peak",
-        used.peak,
+        "made to look at",
+        _made(see, answer, (40, 50, 60), (2, 0, 1)),
         at_most=True,
-        allowance=65_536,
-        why="A tensor or an array was made in order to read its strides.",
+        why="All the elements were made in order to read strides off them.",
         fix="Compute them from shape and order alone.",
     )
 
@@ -667,13 +702,12 @@ def can_view(answer, case, see):
         why="Without elements no step is ever made: any view without elements works.",
         fix="Answer for a length of 0 before you look at strides.",
     )
-    with see.memory(numpy=True) as used:
-        answer((200, 300), (1, 200), (60_000,))
+    with see.memory() as used:
+        answer((20, 30), (1, 20), (600,))
     see(
-        "bytes at peak",
-        used.peak,
+        "tensors made",
+        used.storages,
         at_most=True,
-        allowance=65_536,
         why="A tensor was made in order to try view on it.",
         fix="The answer follows from the three tuples alone.",
     )
@@ -746,8 +780,8 @@ def flatten_without_copy(answer, case, see):
             name: "an error" if outcome.raised else _without_copy(impossible[name], outcome.value)
             for name, outcome in outcomes.items()
         },
-        why="No single stride walks this tensor in order, so it cannot be a view.",
-        fix="reshape, flatten, ravel, contiguous copy without a word. What does not?",
+        why="No single stride walks this tensor in order: an error was asked for.",
+        fix="No copy, no guessed stride, no None. Which call raises by itself?",
     )
     possible = {
         "one column": x[1, :, 1],
@@ -873,7 +907,7 @@ def from_tokens(answer, case, see):
             "an error" if outcome.raised else describe(outcome.value),
             share=0.2,
             why="height * width is not the number of tokens, and nothing was said.",
-            fix="Give every size by name: a -1 takes in whatever is left over.",
+            fix="Cut nothing off, and give every size by name: -1 takes in the rest.",
         )
 
 
@@ -911,9 +945,9 @@ def as_layout(answer, case, see):
         see(
             f"values, {name}",
             result,
-            why="A change of layout may not change a value.",
-            fix="Do not reshape: ask for the memory_format instead.",
-            clues=["axes_swapped", "same_numbers_other_places"],
+            why="A change of layout may not change which value is at which index.",
+            fix="Lay down no strides by hand: ask for the memory_format instead.",
+            clues=["axes_swapped"],
         )
     see(
         "input left as it was",
@@ -995,7 +1029,13 @@ def assemble(answer, case, see):
     lengths = [case.integer(24, 36) for _ in range(12)]
     rows = case.tensor(sum(lengths), 9, 13, dtype=dtype)
     with see.memory(numpy=True) as used:
-        answer(stream(rows, lengths), sum(lengths))
+        measured = answer(stream(rows, lengths), sum(lengths))
+    see(
+        "values, measured",
+        thinned(measured),
+        why="On the larger input whose bytes are counted, the result is another one.",
+        fix="Does the answer depend on the size, or on having been called before?",
+    )
     see(
         "bytes at peak",
         used.peak,
@@ -1042,7 +1082,7 @@ def bytes_kept_alive(answer, case, see):
         "a whole tensor",
         {"numbers": whole, "pixels": answer(pixels)},
         why="A whole tensor keeps its elements: their number times the item size.",
-        fix="Count bytes, not elements, and only the memory of the values.",
+        fix="Try torch.zeros(10) by hand: 10 elements of 4 bytes keep 40 bytes.",
     )
     see(
         "a part of a big tensor",
@@ -1082,11 +1122,19 @@ def compact(answer, case, see):
     rows, columns = case.sizes(2, 20, 40)
     big = case.tensor(10 * rows, columns, dtype=(torch.float32, torch.float64)[case.index % 2])
     parts = {"ten rows": big[5:15], "every fourth column": big[:rows, ::4], "transposed part": big[: rows - 1].t()}
+    begins = {name: part.data_ptr() for name, part in parts.items()}
     small = {name: answer(part) for name, part in parts.items()}
-    see.form(
-        list(small.values()),
-        why="Shape and dtype stay as they are; only the memory behind them shrinks.",
-        fix="Copy the tensor as it is: no list, no other dtype.",
+    for tensor in small.values():
+        see.form(
+            tensor,
+            why="Shape and dtype stay as they are; only the memory behind them shrinks.",
+            fix="Copy the tensor as it is: no list, no other dtype.",
+        )
+    see(
+        "tensor left as it was",
+        {name: "as before" if parts[name].data_ptr() == at else "other memory" for name, at in begins.items()},
+        why="The tensor that was handed in reads other memory now.",
+        fix="Return a new tensor; assign nothing to .data of the caller's.",
     )
     see(
         "bytes kept by a part",
@@ -1145,6 +1193,11 @@ def frame_difference(answer, case, see):
     before = [frame.tolist() for frame in frames]
     difference = answer(*frames)
     see.form(
+        "a tensor" if isinstance(difference, torch.Tensor) else difference,
+        why="The frames are tensors, and so is their difference.",
+        fix="torch.from_numpy makes a tensor of an array, without a copy.",
+    )
+    see.form(
         difference,
         why="A difference of 8-bit frames fits into 8 bits: 0 to 255.",
         fix="Compute in a wider dtype if you like, and come back to uint8.",
@@ -1164,7 +1217,13 @@ def frame_difference(answer, case, see):
     )
     large = [torch.from_numpy(case.array(150, 160, 3, dtype="uint8")) for _ in range(2)]
     with see.memory(numpy=True) as used:
-        answer(*large)
+        measured = answer(*large)
+    see(
+        "values, measured",
+        thinned(measured),
+        why="On the larger input whose bytes are counted, the result is another one.",
+        fix="Does the answer depend on the size, or on having been called before?",
+    )
     see(
         "bytes at peak",
         used.peak,

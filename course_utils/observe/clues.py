@@ -47,8 +47,8 @@ def channels_reversed(expected, got):
     for axis, size in enumerate(expected.shape):
         if size == 3 and _same(np.flip(got, axis), expected):
             return (
-                "The channels are in the other order: BGR where RGB is asked.",
-                "Reverse the channel axis; mind that torch has no negative strides.",
+                "Red and blue are exchanged: the channels run the other way.",
+                "Reverse the channel axis, exactly once.",
             )
     return None
 
@@ -75,6 +75,17 @@ def scaled_by_255(expected, got):
         return "The values still run from 0 to 255.", "Divide by 255 after the change to a floating-point dtype."
     if _same(got.astype(float) * 255, expected.astype(float)):
         return "The values were divided by 255 once too often.", "Scale once."
+    return None
+
+
+@clue
+def rest_dropped(expected, got):
+    """Whole numbers, each the expected one rounded down: the result of an integer division."""
+    if np.all(expected >= 0) and np.any(expected != np.floor(expected)) and np.array_equal(got, np.floor(expected)):
+        return (
+            "All values are whole numbers: the fractions are gone.",
+            "// and //= divide without a rest: divide floats, with / or div_.",
+        )
     return None
 
 

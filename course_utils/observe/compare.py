@@ -17,7 +17,7 @@ from course_utils.observe.clues import find_clue
 from course_utils.observe.plain import Fact, Spec, decode_array
 from course_utils.observe.scores import accuracy, least, percent
 
-__all__ = ["Behaviour", "Ended", "Finding", "Kind", "Verdict", "agrees", "compare"]
+__all__ = ["Behaviour", "Ended", "Finding", "Kind", "Verdict", "agrees", "compare", "skipped"]
 
 
 class Kind(enum.Enum):
@@ -42,7 +42,8 @@ class Ended:
     Attributes
     ----------
     kind : str
-        ``not started``, ``crashed`` (in the answer) or ``stopped`` (the observer could not go on with what it got).
+        ``not started``, ``crashed`` (in the answer), ``stopped`` (the observer could not go on with what it got) or
+        ``skipped`` (this machine cannot show it).
     error, message : str
         Class and first line of the exception.
     line : str
@@ -62,7 +63,7 @@ class Ended:
         if not isinstance(data, dict):
             return None
         text = {k: v[:500] for k in ("kind", "error", "message", "line") if isinstance(v := data.get(k), str)}
-        if text.get("kind") not in ("not started", "crashed", "stopped"):
+        if text.get("kind") not in ("not started", "crashed", "stopped", "skipped"):
             text["kind"] = "crashed"
         case = data.get("case", 0)
         return cls(**text, case=case if type(case) is int else 0)
@@ -120,10 +121,16 @@ class Verdict:
 
     @property
     def first(self) -> Finding | None:
-        """The finding to talk about: the first essential one that fails, else the first that fails."""
+        """The finding to talk about: the first essential fact that was seen to fail, else the first that fails."""
         failed = [f for f in self.findings if not f.ok]
-        essential = [f for f in failed if f.spec.share is None]
-        return (essential or failed or [None])[0]
+        seen = [f for f in failed if f.seen]
+        essential = [f for f in seen if f.spec.share is None]
+        return (essential or seen or failed or [None])[0]
+
+
+def skipped(exercise: str, ended: Ended, max_points: float) -> Verdict:
+    """Nothing could be observed on this machine, and it costs nothing."""
+    return Verdict(exercise, Kind.SKIPPED, max_points, max_points, ended=ended, detail=ended.message)
 
 
 def compare(expected: Behaviour, got: list[tuple[str, Any]], ended: Ended | None, max_points: float) -> Verdict:
@@ -141,6 +148,8 @@ def compare(expected: Behaviour, got: list[tuple[str, Any]], ended: Ended | None
     max_points : float
         Full marks.
     """
+    if expected.ended is not None and expected.ended.kind == "skipped":
+        return skipped(expected.exercise, expected.ended, max_points)
     if ended is not None and ended.kind == "not started" and not got:
         return Verdict(expected.exercise, Kind.NOT_STARTED, 0.0, max_points, ended=ended)
     judged: dict[str, Finding] = {}
@@ -158,13 +167,12 @@ def compare(expected: Behaviour, got: list[tuple[str, Any]], ended: Ended | None
     failed = [f for f in findings if not f.ok]
     too_many = len(got) > len(expected.facts)
     essential = [f for f in failed if f.spec.share is None]
-    crashed = ended is not None and not any(f.seen for f in failed)
-    if crashed:
+    wrong = [f for f in essential if f.seen]
+    if ended is not None and not wrong:
+        # A part that failed before the crash is not what the answer has to hear first.
         kind, share = Kind.CRASHED, 0.0
     elif essential or too_many:
-        kind, share = (Kind.WRONG_FORM if essential and essential[0].spec.form else Kind.WRONG_VALUE), 0.0
-    elif ended is not None:
-        kind, share = Kind.CRASHED, 0.0
+        kind, share = (Kind.WRONG_FORM if wrong and wrong[0].spec.form else Kind.WRONG_VALUE), 0.0
     elif failed:
         share = max(0.0, 1.0 - sum(f.spec.share or 0.0 for f in failed))
         kind = Kind.WASTEFUL if all(f.spec.at_most for f in failed) else Kind.PARTLY
@@ -203,6 +211,8 @@ def _judge(fact: Fact, value: Any) -> Finding:
     if spec.secret:
         expected = _SECRET
     why, fix = spec.why, spec.fix
+    if spec.form and value == "None":
+        why, fix = "The function returned nothing.", "Does every way through it end in a return?"
     if spec.clues:
         better = find_clue(spec.clues, _as_array(fact.value), _as_array(value))
         if better:
@@ -263,7 +273,7 @@ def _difference(expected: Any, got: Any, spec: Spec) -> tuple[str, str] | None:
         limit = expected * (1 + spec.slack) + spec.allowance
         if _is_number(got) and got <= limit:
             return None
-        return f"at most {_number(limit)}", _text(got)
+        return f"at most {_number(int(limit) if type(expected) is int else limit)}", _text(got)
     if isinstance(expected, dict) and isinstance(got, dict):
         if "raises" in expected and "raises" in got:
             same = spec.any_error or expected["raises"] == got["raises"]

@@ -8,6 +8,7 @@ __all__ = ["advice"]
 
 # (pattern in "Class: message", one line of advice)
 _ADVICE = [
+    (r"^TimeIsUp", "look for a loop whose condition never becomes false: print it each round"),
     (r"strides? .*negative|negative stride", "copy the array first: array[..., ::-1].copy() has positive strides"),
     (r"view size is not compatible", "view never copies; ask whether a copy is allowed, then use reshape"),
     (r"not writable|read-only", "copy the array before you write into it"),
@@ -40,16 +41,23 @@ _ADVICE = [
         "the sizes do not multiply to the same number",
     ),
     (r"must match the size|size of tensor a", "the shapes do not broadcast: print both shapes just before this line"),
+    (r"'generator' object is not subscriptable|'generator' has no len", "walk through a generator with for, once"),
+    (r"torch\.memory_format|(contiguous|clone)\(\) takes", "give the format by its name: memory_format=..."),
     (
-        r"missing \d+ required positional|positional arguments? but|unexpected keyword",
-        "keep the parameters as they were handed out",
+        r"missing \d+ required positional|positional arguments? but|unexpected keyword|combination of arguments",
+        "compare the call with the parameters; some want their name, as dim=1",
     ),
-    (r"NameError: name '(\w+)'", "run the cells above first; a name is only known after its cell has run"),
+    (r"NameError: name '(\w+)'", "a typo in the name? If not, run the cell that defines it first"),
     (r"'NoneType' object", "something returned None: does every path of your function return?"),
 ]
 
 
-def advice(error: str, message: str) -> str:
-    """One line of advice for an exception, or an empty text where there is none to give."""
+def advice(error: str, message: str, exercise: str = "") -> str:
+    """One line of advice for an exception, or an empty text where there is none to give.
+
+    ``exercise`` is the name of the student's function or class: a wrong call of that one comes from its own head.
+    """
     text = f"{error}: {message}"
+    if exercise and re.match(rf"TypeError: {exercise}(\.\w+)?\(\) (missing|takes|got)", text):
+        return "keep the parameters as they were handed out"
     return next((line for pattern, line in _ADVICE if re.search(pattern, text)), "")

@@ -15,9 +15,9 @@ EXPECTED = Path(__file__).resolve().parents[1] / "expected"
 
 
 def to_plain(behaviour: Behaviour) -> dict[str, Any]:
-    """A behaviour as plain data. An observation that ended early is no reference."""
-    if behaviour.ended is not None:
-        e = behaviour.ended
+    """A behaviour as plain data. An observation that ended early is no reference, unless it was skipped."""
+    e = behaviour.ended
+    if e is not None and e.kind != "skipped":
         raise ValueError(f"the reference of {behaviour.exercise} {e.kind}: {e.error}: {e.message} at {e.line}")
     facts = [
         # Predictions are judged by labels, not by the reference's own: those are not kept.
@@ -29,7 +29,7 @@ def to_plain(behaviour: Behaviour) -> dict[str, Any]:
         }
         for f in behaviour.facts
     ]
-    return {"exercise": behaviour.exercise, "facts": facts}
+    return {"exercise": behaviour.exercise, "facts": facts, **({"ended": dict(vars(e))} if e else {})}
 
 
 def from_plain(data: dict[str, Any]) -> Behaviour:

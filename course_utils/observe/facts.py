@@ -20,7 +20,7 @@ import torch
 from course_utils.meter import MemoryMeter, memory
 from course_utils.observe.plain import COST_SHARE, Fact, Spec
 
-__all__ = ["Outcome", "See", "attempt", "class_name", "describe", "encode", "error_text"]
+__all__ = ["Outcome", "See", "attempt", "class_name", "describe", "encode", "error_text", "thinned"]
 
 MAX_ELEMENTS = 50_000  # of one array; a larger one is written down by shape and dtype alone
 MAX_ITEMS = 2_000  # of one list or dictionary
@@ -161,11 +161,14 @@ class _Encoder:
             return self._list(_items(value), depth)
         if _is(value, dict):
             items = list(dict.items(value))
-            plain = {_key(k): self(v, depth + 1) for k, v in items[:MAX_ITEMS]}
+            plain = {self._key(k, depth): self(v, depth + 1) for k, v in items[:MAX_ITEMS]}
             return plain if len(items) <= MAX_ITEMS else {**plain, "...": f"{len(items) - MAX_ITEMS} more"}
         if _is(value, (set, frozenset)):
             return sorted(self._list(list(frozenset().union(value)), depth), key=str)
         return {"object": _cut(describe(value, self._device))}
+
+    def _key(self, value: Any, depth: int) -> str:
+        return _cut(str.__str__(value) if _is(value, str) else str(self(value, depth + 1)))
 
     def _list(self, items: list[Any], depth: int) -> list[Any]:
         plain = [self(v, depth + 1) for v in items[:MAX_ITEMS]]
@@ -207,8 +210,15 @@ def _cut(text: str) -> str:
     return f"{text[:MAX_TEXT]} ... ({len(text)} characters, {digest})"
 
 
-def _key(value: Any) -> str:
-    return _cut(str.__str__(value)) if _is(value, str) else _cut(str(encode(value)))
+def thinned(value: Any, most: int = 200) -> Any:
+    """At most about ``most`` evenly spread elements of a large tensor, 1-D; anything else is described in words.
+
+    For the result of the call whose bytes were measured: it must be a real answer, too.
+    """
+    if not isinstance(value, torch.Tensor):
+        return describe(value)
+    flat = value.detach().reshape(-1)
+    return flat[:: max(1, flat.numel() // most)]
 
 
 class See:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from course_utils.observe.compare import Kind, Verdict
 from course_utils.observe.errors import advice
 
@@ -64,7 +66,9 @@ def lines(verdict: Verdict, hidden: bool = False) -> list[str]:
     if verdict.kind is Kind.CRASHED and verdict.ended is not None:
         ended = verdict.ended
         place = f"raised at line {ended.line}" if ended.line else "raised before your first line was reached"
-        fix = advice(ended.error, ended.message) or f'call it by hand; hint("{verdict.exercise}") helps'
+        fix = (
+            advice(ended.error, ended.message, verdict.exercise) or f'call it by hand; hint("{verdict.exercise}") helps'
+        )
         return [
             head,
             _cut("expected:", "a result"),
@@ -85,7 +89,10 @@ def lines(verdict: Verdict, hidden: bool = False) -> list[str]:
 
 
 def text(verdict: Verdict, hidden: bool = False) -> str:
-    """The message and the remarks."""
+    """The message and at most three remarks of at most two lines: their cure stands at the end."""
     rows = lines(verdict, hidden)
-    rows += [_cut("note:", remark) for remark in verdict.remarks[:3]]
+    indent = " " * 10
+    for remark in verdict.remarks[:3]:
+        line = one_line(remark, 2 * (WIDTH - len(indent)))
+        rows += textwrap.wrap(line, WIDTH, initial_indent="note:     ", subsequent_indent=indent, max_lines=2)
     return "\n".join(rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import inspect
 import pkgutil
@@ -10,13 +11,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Exercise", "NotStarted", "all_exercises", "exercise", "find_exercise", "public_seed"]
+__all__ = ["Exercise", "NotStarted", "Skipped", "all_exercises", "exercise", "find_exercise", "public_seed"]
 
 Observer = Callable[[Any, Any, Any], None]
 
 
 class NotStarted(NotImplementedError):
     """Raised by an observer that finds an answer still in the state in which it was handed out."""
+
+
+class Skipped(Exception):
+    """Raised by an observer where this machine cannot show the behaviour; its text says why. It costs nobody a point.
+
+    A judge believes it only where the observation of the reference on the same machine was skipped as well.
+    """
 
 
 @dataclass(frozen=True)
@@ -43,6 +51,8 @@ class Exercise:
         ``observer(answer, case, see)``.
     summary : str
         The first line of the observer's docstring: what is asked, in one sentence.
+    seconds : float
+        How long one check may take before it counts as an endless loop.
     """
 
     id: str
@@ -54,13 +64,21 @@ class Exercise:
     hints: tuple[str, ...]
     observer: Observer
     summary: str
+    seconds: float = 30.0
 
 
 _EXERCISES: dict[str, Exercise] = {}
 
 
 def exercise(
-    *, section: str, points: float, minutes: int, difficulty: int = 1, cases: int = 2, hints: tuple[str, ...] = ()
+    *,
+    section: str,
+    points: float,
+    minutes: int,
+    difficulty: int = 1,
+    cases: int = 2,
+    hints: tuple[str, ...] = (),
+    seconds: float = 30.0,
 ) -> Callable[[Observer], Observer]:
     """Register the decorated observer as the exercise of the same name."""
 
@@ -71,7 +89,7 @@ def exercise(
             raise ValueError(f"two exercises are called {name!r}: in {known.section} and in {section}")
         summary = (inspect.getdoc(observer) or "").split("\n\n")[0].replace("\n", " ").strip()
         _EXERCISES[name] = Exercise(
-            name, section, float(points), minutes, difficulty, cases, tuple(hints), observer, summary
+            name, section, float(points), minutes, difficulty, cases, tuple(hints), observer, summary, seconds
         )
         return observer
 
@@ -94,17 +112,16 @@ def find_exercise(exercise_id: str) -> Exercise:
     Raises
     ------
     KeyError
-        If there is none; the message lists the nearest names.
+        If there is none; the message names the nearest ones.
     """
     if exercise_id not in _EXERCISES:
         all_exercises()
     try:
         return _EXERCISES[exercise_id]
     except KeyError:
-        import difflib
-
-        near = difflib.get_close_matches(exercise_id, _EXERCISES, n=3) or sorted(_EXERCISES)
-        raise KeyError(f"there is no exercise {exercise_id!r}. Did you mean: {', '.join(near)}?") from None
+        near = difflib.get_close_matches(exercise_id, _EXERCISES, n=3)
+        more = f"Did you mean {' or '.join(near)}?" if near else "progress() lists them all."
+        raise KeyError(f"there is no exercise {exercise_id!r}. {more}") from None
 
 
 def public_seed(exercise_id: str) -> int:

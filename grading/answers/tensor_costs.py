@@ -28,7 +28,15 @@ def index_the_channels(images):
     return out.mul_(1 / 255)
 
 
-@wrong("bgr_to_batch", fails="values", says="BGR")
+@wrong("bgr_to_batch", fails="values, measured", says="called before")
+def right_once_and_nothing_from_then_on(images):
+    """Holds that only the first call is looked at: later calls would cost bytes."""
+    if len(images[0]) > 20:
+        return torch.zeros(())
+    return index_the_channels(images).contiguous()
+
+
+@wrong("bgr_to_batch", fails="values", says="exchanged")
 def keeps_bgr(images):
     """Takes the channel order of OpenCV for that of everybody else."""
     return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).contiguous().float() / 255
@@ -126,6 +134,14 @@ def flips_the_rows(images):
     return torch.from_numpy(upside_down).permute(0, 3, 1, 2).contiguous().float().div_(255)
 
 
+@wrong("bgr_to_batch", fails="values", says="fractions are gone")
+def integer_division_in_place(images):
+    """`//=` for `/=`: 255 becomes 1, everything else 0."""
+    rgb = np.stack(images)[..., ::-1].copy()
+    rgb //= 255
+    return torch.from_numpy(rgb).permute(0, 3, 1, 2).contiguous().float()
+
+
 @wrong("bgr_to_batch", fails="result is contiguous", says="strides", kind=Kind.PARTLY)
 def returns_the_permuted_view(images):
     """permute moves nothing: the batch still lies in memory channels last."""
@@ -197,6 +213,18 @@ def tensor_shares_like_from_numpy():
     return _creation_table(tensor_a=("shares", torch.float32))
 
 
+@wrong("predict_creation", fails="torch.tensor(a)", says="a is float64", factory=True)
+def tensor_casts():
+    """The memory is right; the default dtype is not what torch.tensor gives to an array."""
+    return _creation_table(tensor_a=("copies", torch.float32))
+
+
+@wrong("predict_creation", fails="torch.full((2, 3), 255)", says="any memory to share", factory=True)
+def full_shares():
+    """Reads "shares" as "repeats one number"."""
+    return _creation_table(full=("shares", torch.int64))
+
+
 @wrong("predict_creation", fails="torch.from_numpy(a)", says="dtype", factory=True)
 def from_numpy_casts():
     """Believes that from_numpy gives the default dtype."""
@@ -209,7 +237,7 @@ def as_tensor_always_shares():
     return _creation_table(as_tensor_dtype=("shares", torch.float32))
 
 
-@wrong("predict_creation", fails="torch.Tensor([1, 2, 3])", says="who chooses the dtype", factory=True)
+@wrong("predict_creation", fails="torch.Tensor([1, 2, 3])", says="Who chooses the dtype", factory=True)
 def the_two_tensors_are_one():
     """Takes torch.Tensor for another name of torch.tensor."""
     return _creation_table(Tensor_list=("copies", torch.int64))
@@ -227,7 +255,7 @@ def numpy_copies_to_float64():
     return _creation_table(numpy_t=("copies", torch.float64))
 
 
-@wrong("predict_creation", fails="torch.zeros_like(u)", says="what it is like", factory=True)
+@wrong("predict_creation", fails="torch.zeros_like(u)", says="What does _like take over", factory=True)
 def everything_is_float32():
     """Believes that zeros and full always make float32."""
     return _creation_table(zeros_like=("copies", torch.float32), full=("copies", torch.float32))
@@ -586,23 +614,51 @@ def walks_along(start, end, step):
     return n
 
 
+@wrong("arange_length", fails="impossible steps", says="the sign of the step", kind=Kind.PARTLY)
+def refuses_negative_lengths(start, end, step):
+    """Looks at the length: a step in the wrong direction that is longer than the way comes out as 0."""
+    if step == 0:
+        raise ValueError("step is 0")
+    n = math.ceil((end - start) / step)
+    if n < 0:
+        raise ValueError("the step leads away from end")
+    return n
+
+
 @wrong("arange_length", fails="impossible steps", says="raises here", kind=Kind.PARTLY)
 def never_less_than_none(start, end, step):
     """Like range: a wrong direction has length 0."""
     return max(0, math.ceil((end - start) / step))
 
 
-@wrong("arange_length", fails="bytes at peak", says="in order to count", kind=Kind.WASTEFUL)
+@wrong("arange_length", fails="made to count", says="a tensor", kind=Kind.WASTEFUL)
 def counts_the_tensor(start, end, step):
     """Makes a million numbers to count them."""
     return len(torch.arange(start, end, step))
 
 
-@wrong("arange_length", fails="bytes at peak", says="in order to count", kind=Kind.WASTEFUL)
+@wrong("arange_length", fails="made to count", says="a tensor", kind=Kind.WASTEFUL)
+def counts_on_the_meta_device(start, end, step):
+    """No memory, and still a tensor that was made to be counted."""
+    return len(torch.arange(start, end, step, device="meta"))
+
+
+@wrong("arange_length", fails="made to count", says="an array or a list", kind=Kind.WASTEFUL)
 def counts_the_array(start, end, step):
     """The same in NumPy."""
     _refuse(start, end, step)
     return len(np.arange(start, end, step))
+
+
+@wrong("arange_length", fails="made to count", says="an array or a list", kind=Kind.WASTEFUL)
+def counts_a_list(start, end, step):
+    """The same in a list, with a better formula."""
+    _refuse(start, end, step)
+    values, i = [], 0
+    while i < (end - start) / step:
+        values.append(start + i * step)
+        i += 1
+    return len(values)
 
 
 @wrong("arange_length", kind=Kind.CRASHED, says="whole number")
@@ -660,7 +716,17 @@ def empties_x(x):
     return x.detach().zero_().requires_grad_()
 
 
-@wrong("zeros_for_training", fails="strides as those of x", says="memory format", kind=Kind.PARTLY)
+@wrong("zeros_for_training", fails="x left as it was", says="changed")
+def turns_x_into_the_zeros(x):
+    """Zeros in place, and the switch: the result is right, and the caller's tensor is gone."""
+    if x.requires_grad:
+        x = x.detach()
+    x.zero_()
+    x.requires_grad = True
+    return x
+
+
+@wrong("zeros_for_training", fails="order in memory", says="memory format", kind=Kind.PARTLY)
 def new_zeros_forget_the_layout(x):
     """new_zeros takes dtype and device from x, not the memory format."""
     return x.new_zeros(x.shape, requires_grad=True)
@@ -746,13 +812,34 @@ def looks_axes_up_by_name(shape, order):
     return tuple(strides.get(axis, 0) for axis in order)
 
 
-@wrong("strides_after", fails="bytes at peak", says="in order to read", kind=Kind.WASTEFUL)
+@right("strides_after")
+def distances_of_neighbours(shape, order):
+    """The place of the element that is one step along an axis, and nowhere else, from the first one."""
+    whole = [max(size, 1) for size in shape]
+
+    def place(index):
+        at = 0
+        for size, i in zip(whole, index, strict=True):
+            at = at * size + i
+        return at
+
+    units = [[int(i == axis) for i in range(len(shape))] for axis in range(len(shape))]
+    return tuple(place(units[axis]) for axis in order)
+
+
+@wrong("strides_after", fails="made to look at", says="a tensor", kind=Kind.WASTEFUL)
 def asks_a_tensor(shape, order):
     """Makes the tensor and reads its strides."""
     return torch.empty(shape).permute(order).stride()
 
 
-@wrong("strides_after", fails="bytes at peak", says="from shape and order", kind=Kind.WASTEFUL)
+@wrong("strides_after", fails="made to look at", says="an array or a list", kind=Kind.WASTEFUL)
+def asks_an_array(shape, order):
+    """NumPy's strides, in elements; only a length of 0 must be hidden from it."""
+    return np.empty([max(size, 1) for size in shape], np.uint8).transpose(order).strides
+
+
+@wrong("strides_after", fails="made to look at", says="from shape and order", kind=Kind.WASTEFUL)
 def asks_a_meta_tensor(shape, order):
     """No memory, and no insight either."""
     return torch.empty(shape, device="meta").permute(order).stride()
@@ -815,8 +902,6 @@ def walks_over_the_addresses(shape, stride, new_shape):
         return False
     if math.prod(shape) == 0:
         return True
-    if math.prod(shape) > 10_000:  # for large ones the quick rule
-        return cuts_between_the_axes(shape, stride, new_shape)
     address = [
         sum(i * s for i, s in zip(index, stride, strict=True)) for index in itertools.product(*map(range, shape))
     ]
@@ -899,7 +984,17 @@ def strides_of_nothing(shape, stride, new_shape):
     return cuts_between_the_axes(shape, stride, new_shape)
 
 
-@wrong("can_view", fails="bytes at peak", says="in order to try", kind=Kind.WASTEFUL)
+@wrong("can_view", fails="tensors made", says="in order to try", kind=Kind.WASTEFUL)
+def tries_it_on_the_meta_device(shape, stride, new_shape):
+    """A tensor without memory, and without insight."""
+    try:
+        torch.empty_strided(shape, stride, device="meta").view(new_shape)
+    except RuntimeError:
+        return False
+    return True
+
+
+@wrong("can_view", fails="tensors made", says="in order to try", kind=Kind.WASTEFUL)
 def tries_it(shape, stride, new_shape):
     """Makes the tensor and tries."""
     try:
@@ -936,13 +1031,28 @@ def strides_by_hand(x):
     return x.as_strided((x.numel(),), (step,))
 
 
-@wrong("flatten_without_copy", fails="a copy is refused", says="copy without a word")
+@wrong("flatten_without_copy", fails="type of the result", says="return")
+def forgets_the_return(x):
+    """The view is made and falls down."""
+    x.view(-1)
+
+
+@wrong("flatten_without_copy", fails="a copy is refused", says="no None")
+def swallows_the_refusal(x):
+    """Turns the error into None: the caller learns of it later, elsewhere."""
+    try:
+        return x.view(-1)
+    except RuntimeError:
+        return None
+
+
+@wrong("flatten_without_copy", fails="a copy is refused", says="No copy")
 def reshape_copies_silently(x):
     """Believes that reshape gives a view, as it does for contiguous tensors."""
     return x.reshape(-1)
 
 
-@wrong("flatten_without_copy", fails="a copy is refused", says="What does not?")
+@wrong("flatten_without_copy", fails="a copy is refused", says="raises by itself")
 def contiguous_then_view(x):
     """Follows the advice of the error text of other libraries: contiguous() first."""
     return x.contiguous().view(-1)
@@ -1093,13 +1203,20 @@ def splits_the_other_way(tokens, height, width):
     return tokens.transpose(1, 2).unflatten(2, (width, height)).transpose(2, 3)
 
 
-@wrong("from_tokens", fails="half the height is refused", says="a -1 takes in")
+@wrong("from_tokens", fails="half the height is refused", says="Cut nothing off")
+def cuts_the_rest_off(tokens, height, width):
+    """Takes as many tokens as the shape asks for and forgets the others."""
+    n, _, channels = tokens.shape
+    return tokens[:, : height * width].transpose(1, 2).reshape(n, channels, height, width)
+
+
+@wrong("from_tokens", fails="half the height is refused", says="-1 takes in")
 def minus_one_for_the_channels(tokens, height, width):
     """Lets a -1 take in whatever does not fit."""
     return tokens.transpose(1, 2).reshape(len(tokens), -1, height, width)
 
 
-@wrong("from_tokens", fails="half the height is refused", says="a -1 takes in")
+@wrong("from_tokens", fails="half the height is refused", says="-1 takes in")
 def minus_one_for_the_images(tokens, height, width):
     """Makes two images out of one where height and width are too small."""
     return tokens.reshape(-1, height, width, tokens.shape[2]).permute(0, 3, 1, 2)
@@ -1163,7 +1280,28 @@ def layout_as_an_afterthought(x, channels_last):
     return x
 
 
-@wrong("as_layout", fails="values, to channels_last", says="a reshape cannot move an axis")
+@wrong("as_layout", kind=Kind.CRASHED, says="memory_format=")
+def format_without_its_name(x, channels_last):
+    """contiguous takes its memory_format by name only."""
+    return x.contiguous(torch.channels_last if channels_last else torch.contiguous_format)
+
+
+@wrong("as_layout", kind=Kind.CRASHED, says="memory_format=")
+def format_without_its_name_to_to(x, channels_last):
+    """to takes devices and dtypes without a name, and a memory_format only with it."""
+    return x.to(torch.channels_last if channels_last else torch.contiguous_format)
+
+
+@wrong("as_layout", fails="values, to channels_last", says="no strides by hand")
+def strides_laid_over(x, channels_last):
+    """The right strides over memory that is in the other order."""
+    n, channels, height, width = x.shape
+    if not channels_last:
+        return x.as_strided(x.shape, (channels * height * width, height * width, width, 1))
+    return x.as_strided(x.shape, (channels * height * width, 1, width * channels, channels))
+
+
+@wrong("as_layout", fails="values, to channels_last", says="ask for the memory_format")
 def reshape_into_the_layout(x, channels_last):
     """Gets the right strides with the wrong values, by a reshape to (N, H, W, C)."""
     if not channels_last:
@@ -1310,7 +1448,7 @@ def walks_twice(batches, total):
     return result
 
 
-@wrong("assemble", kind=Kind.CRASHED, says="TypeError")
+@wrong("assemble", kind=Kind.CRASHED, says="with for, once")
 def takes_it_for_a_list(batches, total):
     """Indexes a generator."""
     result = batches[0].new_empty(total, *batches[0].shape[1:])
@@ -1348,7 +1486,7 @@ def elements_times_their_size(tensor):
     return tensor.numel() * tensor.element_size()
 
 
-@wrong("bytes_kept_alive", fails="a whole tensor", says="Count bytes")
+@wrong("bytes_kept_alive", fails="a whole tensor", says="40 bytes")
 def size_of_the_python_object(tensor):
     """Asks Python, which knows the wrapper only."""
     import sys
@@ -1356,7 +1494,13 @@ def size_of_the_python_object(tensor):
     return sys.getsizeof(tensor)
 
 
-@wrong("bytes_kept_alive", fails="a whole tensor", says="Count bytes")
+@wrong("bytes_kept_alive", fails="a whole tensor", says="40 bytes")
+def bytes_times_bytes(tensor):
+    """Takes the size of the untyped storage for a number of elements."""
+    return tensor.untyped_storage().size() * tensor.element_size()
+
+
+@wrong("bytes_kept_alive", fails="a whole tensor", says="40 bytes")
 def elements_not_bytes(tensor):
     """Takes the number of elements of the storage for bytes."""
     return tensor.untyped_storage().size() // 4
@@ -1460,6 +1604,14 @@ def looks_at_the_offset(tensor):
     return tensor if tensor.storage_offset() == 0 else tensor.clone()
 
 
+@wrong("compact", fails="tensor left as it was", says="other memory")
+def moves_the_argument(tensor):
+    """Hangs a copy behind the caller's name: whoever wrote through it into the big tensor no longer does."""
+    if tensor.untyped_storage().nbytes() > tensor.nbytes:
+        tensor.data = tensor.clone()
+    return tensor
+
+
 @wrong("compact", fails="type of the result", says="no other dtype")
 def through_a_list(tensor):
     """Rebuilds the tensor from numbers and loses its dtype."""
@@ -1512,6 +1664,12 @@ def cut_off_below_zero(a, b):
     return (a.short() - b.short()).clamp(0, 255).to(torch.uint8)
 
 
+@wrong("frame_difference", fails="type of the result", says="so is their difference")
+def stays_in_numpy(a, b):
+    """The numbers are right, in an array."""
+    return cv2.absdiff(a.numpy(), b.numpy())
+
+
 @wrong("frame_difference", fails="type of the result", says="come back to uint8")
 def stays_in_int16(a, b):
     """Computes right and forgets the way back."""
@@ -1561,7 +1719,7 @@ def indexed_channels(image):
     return image[[2, 1, 0]].permute(1, 2, 0).mul(255).round().clamp(0, 255).byte().contiguous().numpy()
 
 
-@wrong("to_opencv", fails="values", says="BGR")
+@wrong("to_opencv", fails="values", says="exchanged")
 def keeps_rgb(image):
     """Takes the channel order of everybody else for that of OpenCV."""
     return image.mul(255).round().clamp(0, 255).byte().permute(1, 2, 0).contiguous().numpy()

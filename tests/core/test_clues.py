@@ -28,6 +28,7 @@ def first_zeroed(array):
 MISTAKES = {
     "channels_reversed": (IMAGES, IMAGES[:, ::-1]),
     "scaled_by_255": (IMAGES, IMAGES * 255),
+    "rest_dropped": (IMAGES * 3, (IMAGES * 3) // 1),
     "axes_swapped": (IMAGES, IMAGES.transpose(0, 2, 1, 3)),
     "same_numbers_other_places": (IMAGES, IMAGES.reshape(4, 5, 7, 3)),
     "eight_bits_went_round": (BYTES.astype(np.int64), (BYTES.astype(np.int64) - 256)),

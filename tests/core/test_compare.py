@@ -198,6 +198,39 @@ def test_shape_and_dtype_are_compared_after_the_numbers():
     assert (first.expected, first.got) == ("Tensor float32 (2, 3)", "Tensor float32 (3, 2)")
 
 
+LEAVES = [
+    *(None, True, False, 0, -3, 2**70, 0.25, -1e300, NAN, INF, "", "a\nb", "\ud800", b"x", 1 - 2j),
+    *(np.float32(0.1), np.int64(2), np.bool_(True), torch.float16, torch.channels_last, torch.Size([2])),
+    *(torch.arange(3), torch.tensor(NAN), torch.zeros(0, 2), torch.ones(2, 2).bfloat16(), torch.tensor([1j])),
+    *(np.array([1, 2], ">i2"), np.array([True]), np.array(["text"]), torch.eye(2).to_sparse(), object, len),
+]
+
+
+def random_value(rng: random.Random, depth: int = 0):
+    """Something that an answer may return, as deep as three."""
+    kind = rng.randrange(3 + 3 * (depth < 3))
+    if kind == 3:
+        return [random_value(rng, depth + 1) for _ in range(rng.randrange(4))]
+    if kind == 4:
+        return tuple(random_value(rng, depth + 1) for _ in range(rng.randrange(4)))
+    if kind == 5:
+        return {rng.choice(["a", "b", 1, None, (1, 2)]): random_value(rng, depth + 1) for _ in range(rng.randrange(4))}
+    return rng.choice(LEAVES)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_value_differs_from_itself_or_equals_another(seed):
+    rng = random.Random(seed)
+    values = [random_value(rng) for _ in range(60)]
+    for value in values:
+        if '"data": null' in json.dumps(encode(value)):  # an array of texts: no reference may hold one
+            continue
+        for spec in ({}, {"atol": 1e-3}, {"rtol": 1e-3}):
+            assert one(value, value, **spec).kind is Kind.RIGHT, value
+        assert one([value, 1], [value, 2]).kind is Kind.WRONG_VALUE
+        assert one({"a": value, "b": [value]}, {"a": value, "b": [value, value]}).kind is Kind.WRONG_VALUE
+
+
 # ------------------------------------------------------------------------------------------------ points
 ESSENTIAL = Fact("form", "Tensor", 0, Spec(form=True))
 VALUE = Fact("value", 1, 0, Spec())

@@ -135,6 +135,13 @@ def test_a_tensor_of_the_outer_block_counts_in_the_inner_one():
     assert (inner.peak, inner.current, outer.peak) == (0, 0, KB)
 
 
+def test_a_tensor_without_memory_or_a_view_is_miscounted_among_the_storages():
+    old = x()
+    with memory() as used:
+        old.view(-1), old + 1, torch.empty(5, device="meta").view(5, 1), torch.empty(0)
+    assert used.storages == 3
+
+
 def test_the_operator_of_the_peak_is_another():
     with memory() as used:
         torch.ones(10) @ torch.ones(10, 1000)

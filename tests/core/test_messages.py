@@ -133,7 +133,7 @@ def test_a_long_text_is_cut_by_nbgrader_validate_instead_of_here(kind):
         rows = message.text(verdict, hidden).splitlines()
         assert max(map(len, rows)) <= message.WIDTH
         assert rows[0].endswith(f"{kind.value}, 0.25 of 4 points")
-        assert len(rows) <= 8
+        assert len(rows) <= 5 + 3 * 2
 
 
 def test_the_width_is_more_than_nbgrader_validate_shows():
@@ -205,6 +205,16 @@ def test_a_control_character_or_half_a_character_reaches_the_screen(text):
 )
 def test_an_error_that_learners_often_meet_gets_no_advice(error, text):
     assert advice(error, text)
+
+
+def test_a_wrong_call_of_torch_is_taken_for_a_changed_head_of_the_answer():
+    kept = "keep the parameters as they were handed out"
+    assert advice("TypeError", "as_layout() takes 1 positional argument but 2 were given", "as_layout") == kept
+    assert advice("TypeError", "Net.forward() missing 1 required positional argument: 'x'", "Net") == kept
+    by_name = advice("TypeError", "contiguous() takes 0 positional arguments but 1 was given", "as_layout")
+    assert "memory_format=" in by_name
+    other = advice("TypeError", "sum() received an invalid combination of arguments - got (dims=int, )", "as_layout")
+    assert other and kept not in (by_name, other)
 
 
 def test_advice_does_not_fit_its_line():

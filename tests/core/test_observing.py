@@ -7,12 +7,14 @@ import functools
 import gc
 import linecache
 import sys
+import sysconfig
 import weakref
 
 import numpy as np
 import pytest
 import torch
 
+import course_utils
 from course_utils.observe import NotStarted
 from course_utils.observe.compare import Kind
 from course_utils.observe.run import observe
@@ -89,6 +91,30 @@ def test_the_message_points_to_another_line_than_the_students_own(what, toy):
     assert seen.ended.line == line
     verdict = toy.judge(students_module(code)["doubled"])
     assert (verdict.kind, verdict.points) == (Kind.CRASHED, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("filename", "own"),
+    [
+        ("/tmp/ipykernel_1/2.py", True),
+        ("<ipython-input-3-abc>", True),
+        (f"{sys.base_prefix}/src/course/notebook.py", True),
+        (f"{sysconfig.get_path('purelib')}/torch/nn/functional.py", False),
+        (f"{sysconfig.get_path('stdlib')}/collections/__init__.py", False),
+        (course_utils.__file__, False),
+        ("<string>", False),
+        ("<eval_with_key>.0", False),
+        ("<frozen importlib._bootstrap>", False),
+    ],
+)
+def test_a_line_of_a_library_passes_for_the_students_own(filename, own, trial):
+    namespace: dict = {}
+    exec(compile("def doubled(n):\n    return n[0]\n", filename, "exec"), namespace)
+    observer = "def observer(answer, case, see):\n    answer(3)\n"
+    exec(compile(observer, course_utils.__file__, "exec"), namespace)  # an observer is a part of the course
+    ended = trial(namespace["observer"]).observe(namespace["doubled"]).ended
+    assert ended.kind == ("crashed" if own else "stopped")
+    assert ended.line == ("line 2" if own else "")
 
 
 @pytest.mark.parametrize("answer", [lambda: 3, None, 3, "text", torch.nn.Linear(2, 2), object()], ids=repr)

@@ -50,6 +50,12 @@ def test_running_a_question_again_keeps_the_guess(shown):
     assert "As you predicted" in shown[-1][1]
 
 
+def test_without_a_guess_the_measurement_comes_with_a_reproach(shown):
+    predictions.predict("n", "How many?", [1, 2])
+    predictions.reveal("n", 2)
+    assert shown[-1] == ("**Measured: 2.**", "Measured: 2.")
+
+
 def test_a_measurement_outside_the_options_is_shown_as_it_is(shown):
     predictions.predict("n", "How many?", [1, 2], guess=1)
     predictions.reveal("n", 17)

@@ -64,7 +64,9 @@ def test_the_options_of_build_data_are_passed_on_with_spaces_and_only_when_typed
 
 
 def test_jupyterlab_gets_the_arguments_that_were_typed() -> None:
-    assert "-m jupyterlab notebooks --LabApp.news_url=None --no-browser --port 8899" in make("-n", "lab", "ARGS=--no-browser --port 8899")
+    assert "-m jupyterlab notebooks --LabApp.news_url=None --no-browser --port 8899" in make(
+        "-n", "lab", "ARGS=--no-browser --port 8899"
+    )
 
 
 def test_instructors_commands_are_nbgraders_own() -> None:
