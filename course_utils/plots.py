@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Sequence
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from matplotlib.figure import Figure
 
 from course_utils.demos import show_markdown
 
-__all__ = ["bars", "figure", "image_row", "picture", "png", "show"]
+__all__ = ["bars", "figure", "html_picture", "image_row", "picture", "png", "show"]
 
 DPI = 100
 INK = "#1a1a1a"
@@ -39,6 +40,12 @@ def picture(fig: Figure, alt: str) -> str:
     """The figure as a Markdown picture that carries its own data; ``alt`` is one paragraph of plain text."""
     text = " ".join(alt.split()).replace("[", "(").replace("]", ")")
     return f"![{text}](data:image/png;base64,{base64.b64encode(png(fig)).decode()})"
+
+
+def html_picture(fig: Figure, alt: str) -> str:
+    """The figure as an HTML picture that carries its own data, for widgets: of one size, so that it does not jump about."""
+    data = base64.b64encode(png(fig, trim=False)).decode()
+    return f'<img alt="{escape(alt)}" src="data:image/png;base64,{data}">'
 
 
 def show(fig: Figure, caption: str, alt: str) -> None:

@@ -257,7 +257,9 @@ def _explorer(
             starts.max = shapes.value[orders.value[0]] - 1
             tensor, code = _cut(shapes.value, orders.value, starts.value, steps.value)
             elements.max = tensor.numel() - 1
-            picture.value = _html_picture(draw(tensor, code, elements.value), alt_text(tensor, code, elements.value))
+            picture.value = plots.html_picture(
+                draw(tensor, code, elements.value), alt_text(tensor, code, elements.value)
+            )
         finally:
             busy = False
 
@@ -270,11 +272,3 @@ def _explorer(
 def _orders(shape: tuple[int, ...]) -> list[tuple[str, tuple[int, ...]]]:
     every = itertools.permutations(range(len(shape)))
     return [(("as it is" if list(o) == sorted(o) else f"permute{o}"), o) for o in every]
-
-
-def _html_picture(fig: Figure, alt: str) -> str:
-    import base64
-    from html import escape
-
-    data = base64.b64encode(plots.png(fig, trim=False)).decode()  # a picture of one size does not jump about
-    return f'<img alt="{escape(alt)}" src="data:image/png;base64,{data}">'
