@@ -24,8 +24,24 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from course_utils import available_device, bytes_saved_for_backward, check, hint, load_cifar_mini, memory
-from course_utils import my_predictions, operators, predict, progress, reveal, shows_error, shows_warning, table
+from course_utils import (
+    available_device,
+    bytes_saved_for_backward,
+    check,
+    hint,
+    load_cifar_mini,
+    memory,
+)
+from course_utils import (
+    my_predictions,
+    operators,
+    predict,
+    progress,
+    reveal,
+    shows_error,
+    shows_warning,
+    table,
+)
 from course_utils.checkpoints import ShuffledBatches, write_checkpoint
 from course_utils.compile_counter import count_graphs
 from course_utils.plots import bars, figure, image_row, show
@@ -110,7 +126,11 @@ predict(
     "Has `nn.Conv2d(3, 64, 3)` an attribute `_output_padding` that changes its output size?",
     [True, False],
 )
-predict("conv_size", "How wide is the output of `nn.Conv2d(3, 64, 3)` for a 32 x 32 image?", [30, 31, 32])
+predict(
+    "conv_size",
+    "How wide is the output of `nn.Conv2d(3, 64, 3)` for a 32 x 32 image?",
+    [30, 31, 32],
+)
 
 # %%
 conv = nn.Conv2d(3, 64, 3)
@@ -129,15 +149,34 @@ def places(size, kernel, stride=1, padding=0, dilation=1):
 
 
 rows = []
-for settings in [(32, 3), (32, 3, 1, 1), (32, 7, 2, 3), (16, 3, 2, 1), (7, 3, 2, 1), (8, 3, 2, 1), (32, 3, 1, 0, 2)]:
+for settings in [
+    (32, 3),
+    (32, 3, 1, 1),
+    (32, 7, 2, 3),
+    (16, 3, 2, 1),
+    (7, 3, 2, 1),
+    (8, 3, 2, 1),
+    (32, 3, 1, 0, 2),
+]:
     starts = places(*settings)
     made = nn.Conv1d(1, 1, *settings[1:])(torch.zeros(1, 1, settings[0])).shape[-1]
-    rows.append((*(settings + (1, 0, 1)[len(settings) - 2 :]), f"{starts[0]} ... {starts[-1]}", len(starts), made))
-table(("size", "kernel", "stride", "padding", "dilation", "places", "how many", "PyTorch's size"), rows, code=())
+    rows.append(
+        (
+            *(settings + (1, 0, 1)[len(settings) - 2 :]),
+            f"{starts[0]} ... {starts[-1]}",
+            len(starts),
+            made,
+        )
+    )
+table(
+    ("size", "kernel", "stride", "padding", "dilation", "places", "how many", "PyTorch's size"),
+    rows,
+    code=(),
+)
 
 # %% [markdown]
-# The third row is the stem of the network below: 7 x 7, stride 2, padding 3, from 32 to 16. Now turn the row of places into a
-# formula. Mind what happens when the stride does not divide.
+# The third row is the stem of the network below: 7 x 7, stride 2, padding 3, from 32 to 16. Now turn the row of
+# places into a formula. Mind what happens when the stride does not divide.
 
 # %% [markdown] exercise="conv_output_size"
 # Write `conv_output_size(size, kernel, stride=1, padding=0, dilation=1)`, without torch. It gets whole numbers that
@@ -160,10 +199,12 @@ def conv_output_size(size, kernel, stride=1, padding=0, dilation=1):
 # %% [markdown]
 # ### Where the arithmetic hurts
 #
-# Two convolutions, then a linear layer. Somebody took the 32 x 32 of the image for its input.
+# A convolution, then a linear layer. Somebody took the 32 x 32 of the image for its input.
 
 # %%
-net = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 16 * 16, 10))
+net = nn.Sequential(
+    nn.Conv2d(3, 8, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 16 * 16, 10)
+)
 with shows_error():
     net(torch.zeros(4, 3, 32, 32))
 
@@ -172,8 +213,8 @@ with shows_error():
 # came: 4 images of 8 x 15 x 15. So the convolution gave 15, not 16, and the missing piece is `padding=1`.
 #
 # Two cures need no arithmetic: `nn.AdaptiveAvgPool2d(1)` before the linear layer, which fits every size, and
-# `nn.LazyLinear(10)`, which looks at its first batch. And one mistake needs another look: with `Flatten(0)`, or `view(-1)`,
-# the batch disappears as well. The first number of the message is then 1, or nothing at all.
+# `nn.LazyLinear(10)`, which looks at its first batch. And one mistake needs another look: with `Flatten(0)`, or
+# `view(-1)`, the batch disappears as well. The first number of the message is then 1, or nothing at all.
 
 # %% [markdown]
 # ### And back
@@ -201,7 +242,11 @@ for size, output_padding in [(7, 0), (8, 0), (8, 1)]:
     if same_size:
         same_values.append(torch.allclose(back, x, atol=1e-3))
     rows.append((size, down(x).shape[-1], output_padding, back.shape[-1], difference))
-table(("size", "after Conv2d", "output_padding", "after ConvTranspose2d", "largest difference"), rows, code=())
+table(
+    ("size", "after Conv2d", "output_padding", "after ConvTranspose2d", "largest difference"),
+    rows,
+    code=(),
+)
 reveal("transposed_inverse", "the size and the values" if all(same_values) else "the size only")
 
 # %% [markdown]
@@ -242,7 +287,11 @@ print(tuple((main_path(x) + projection(x)).shape))
 # The shortcut then needs a *projection*: a 1 x 1 convolution with the same stride. Everywhere else it should do nothing.
 
 # %%
-predict("empty_sequential", "`nn.Sequential()` has no layers. Does it return its argument itself, `y is x`?", [True, False])
+predict(
+    "empty_sequential",
+    "`nn.Sequential()` has no layers. Does it return its argument itself, `y is x`?",
+    [True, False],
+)
 
 # %%
 reveal("empty_sequential", nn.Sequential()(x) is x)
@@ -258,7 +307,9 @@ reveal("empty_sequential", nn.Sequential()(x) is x)
 
 # %%
 torch.manual_seed(0)
-paths = [nn.Sequential(nn.Conv2d(8, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8)) for _ in range(8)]
+paths = [
+    nn.Sequential(nn.Conv2d(8, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8)) for _ in range(8)
+]
 inside = after = torch.randn(16, 8, 10, 10)
 rows = []
 with torch.no_grad():
@@ -275,7 +326,11 @@ table(("blocks", "mean, ReLU before the sum", "mean, ReLU after the sum"), rows,
 # ### What BatchNorm reads
 
 # %%
-predict("bn_train_mode", "Which statistics does BatchNorm use in `train()` mode?", ["the batch's", "the running ones"])
+predict(
+    "bn_train_mode",
+    "Which statistics does BatchNorm use in `train()` mode?",
+    ["the batch's", "the running ones"],
+)
 
 # %%
 norm = nn.BatchNorm1d(1)
@@ -288,8 +343,9 @@ table(("mode", "mean of the output"), [(mode, f"{mean:.4f}") for mode, mean in m
 reveal("bn_train_mode", "the batch's" if abs(means["train"]) < 1e-5 else "the running ones")
 
 # %% [markdown]
-# In training it uses the batch and *updates* the running statistics, a tenth of the way each time: from 100 to 0.9 x 100 +
-# 0.1 x 7. Only `eval()` reads them. Since it also subtracts the mean, a bias in the convolution before it is work for nothing.
+# In training it uses the batch and *updates* the running statistics, a tenth of the way each time: from 100 to 0.9 x
+# 100 + 0.1 x 7. Only `eval()` reads them. Since it also subtracts the mean, a bias in the convolution before it is
+# work for nothing.
 
 # %% [markdown] exercise="BasicBlock"
 # Write the module `BasicBlock(in_channels, out_channels, stride=1)`, the block of ResNet-18:
@@ -330,14 +386,23 @@ class BasicBlock(nn.Module):
 # %% [markdown]
 # ### ResNet18Mini, on paper
 #
-# The exercise below describes a network. Count its numbers before you build it: a convolution has `out x in x k x k` of them, a
-# BatchNorm two for each channel, a linear layer `out x in + out`.
+# The exercise below describes a network. Count its numbers before you build it: a convolution has `out x in x k x k`
+# of them, a BatchNorm two for each channel, a linear layer `out x in + out`.
 
 # %%
-predict("mini_depth", "It is called a mini ResNet-18. How many layers with weights lie on its main path?", [18, 10, 9])
+predict(
+    "mini_depth",
+    "It is called a mini ResNet-18. How many layers with weights lie on its main path?",
+    [18, 10, 9],
+)
 
 # %%
-layers = [("stem", 3, 64, 7), *[("stage 1", 64, 64, 3)] * 4, ("stage 2", 64, 128, 3), *[("stage 2", 128, 128, 3)] * 3]
+layers = [
+    ("stem", 3, 64, 7),
+    *[("stage 1", 64, 64, 3)] * 4,
+    ("stage 2", 64, 128, 3),
+    *[("stage 2", 128, 128, 3)] * 3,
+]
 rows = [(name, f"{k} x {k}, {i} -> {o}", o * i * k * k + 2 * o) for name, i, o, k in layers]
 main_convolutions = len(rows)
 rows.append(("projection", "1 x 1, 64 -> 128", 128 * 64 + 2 * 128))
@@ -347,8 +412,8 @@ table(("part", "layer with its BatchNorm", "numbers"), [*rows, ("sum", "", f"{to
 reveal("mini_depth", main_convolutions + 1)
 
 # %% [markdown]
-# 684,362 numbers, and ten weighted layers on the main path. What it is: two stages of a residual network, enough to show every
-# idea of the large one. What it is not:
+# 684,362 numbers, and ten weighted layers on the main path. What it is: two stages of a residual network, enough to
+# show every idea of the large one. What it is not:
 
 # %%
 from torchvision.models import resnet18
@@ -361,7 +426,11 @@ table(
         ("stages", 2, 4),
         ("channels", "64, 128", "64, 128, 256, 512"),
         ("max-pool after the stem", False, True),
-        ("numbers to train, 10 classes", f"{total:,}", f"{sum(p.numel() for p in large.parameters()):,}"),
+        (
+            "numbers to train, 10 classes",
+            f"{total:,}",
+            f"{sum(p.numel() for p in large.parameters()):,}",
+        ),
         ("last feature map of a 32 x 32 image", "8 x 8", "1 x 1"),
     ],
     code=(),
@@ -369,10 +438,10 @@ table(
 print("nn.Sequential in ResNet-18:", sum(isinstance(m, nn.Sequential) for m in large.modules()))
 
 # %% [markdown]
-# The last line answers a saying: "a ResNet cannot be written with `nn.Sequential`". A *block* cannot, because it has two
-# paths. A row of blocks is a `Sequential`, here as in torchvision. Three details decide whether yours is right: the stride
-# belongs to the *first* block of a stage only; the second block takes as many channels as the first one gives; the projection
-# has the stride as well.
+# The last line answers a saying: "a ResNet cannot be written with `nn.Sequential`". A *block* cannot, because it has
+# two paths. A row of blocks is a `Sequential`, here as in torchvision. Three details decide whether yours is right:
+# the stride belongs to the *first* block of a stage only; the second block takes as many channels as the first one
+# gives; the projection has the stride as well.
 
 # %% [markdown] exercise="ResNet18Mini"
 # Build `ResNet18Mini(classes=10)` from your `BasicBlock`:
@@ -406,7 +475,7 @@ class ResNet18Mini(nn.Module):
         ### END SOLUTION
 
 # %% [markdown]
-# Some cells below want a network to look at. They take yours, and until it is written a small plain one.
+# Some cells below want a network to look at. They take yours, and until it works a small plain one.
 
 # %%
 def plain_net(width=16):
@@ -425,18 +494,23 @@ def plain_net(width=16):
 
 
 def network():
-    """Your ResNet18Mini, or the plain net until it is written."""
+    """Your ResNet18Mini, or the plain net until it works."""
     try:
-        return ResNet18Mini()
-    except (NameError, NotImplementedError, TypeError):
-        print("ResNet18Mini is not written yet: the plain net stands in for it")
-        return plain_net()
+        model = ResNet18Mini()
+        if model.eval()(torch.zeros(2, 3, 32, 32)).shape == (2, 10):
+            return model.train()
+    except Exception:  # not written yet, or not right yet: the text goes on all the same
+        pass
+    print("ResNet18Mini does not work yet: the plain net stands in for it")
+    return plain_net()
 
 
 torch.manual_seed(0)
 net, shapes = network(), []
 hooks = [
-    child.register_forward_hook(lambda module, args, out, name=name: shapes.append((name, tuple(out.shape))))
+    child.register_forward_hook(
+        lambda module, args, out, name=name: shapes.append((name, tuple(out.shape)))
+    )
     for name, child in net.named_children()
 ]
 with torch.no_grad():
@@ -451,7 +525,11 @@ table(("part", "shape of its result"), shapes)
 # A wrong shape is cheapest to find at the door. `assert` does it in one line.
 
 # %%
-predict("assert_optimised", "`python -O` runs a program that says `assert x.dim() == 4`. Is the assertion checked?", [True, False])
+predict(
+    "assert_optimised",
+    "`python -O` runs a program that says `assert x.dim() == 4`. Is the assertion checked?",
+    [True, False],
+)
 
 # %%
 program = "assert x.dim() == 4, f'expected (N, C, H, W), got {tuple(x.shape)}'\nprint('went on')"
@@ -459,14 +537,16 @@ with shows_error():
     exec(compile(program, "normal", "exec"), {"x": torch.zeros(3, 5)})
 checked = True
 with shows_error():
-    exec(compile(program, "optimised", "exec", optimize=1), {"x": torch.zeros(3, 5)})  # what -O does
+    exec(
+        compile(program, "optimised", "exec", optimize=1), {"x": torch.zeros(3, 5)}
+    )  # what -O does
     checked = False
 reveal("assert_optimised", checked)
 
 # %% [markdown]
-# That is the right tool while you write. For a library a switch of your own is better: it is read where *you* want, it can be
-# on in production, and it may cost nothing when it is off. One more thing that people fear, a graph break under
-# `torch.compile`, does not happen:
+# That is the right tool while you write. For a library a switch of your own is better: it is read where *you* want,
+# it can be on in production, and it may cost nothing when it is off. One more thing that people fear, a graph break
+# under `torch.compile`, does not happen:
 
 # %%
 def guarded(x):
@@ -577,7 +657,11 @@ def run_demo(images, labels, steps):
 # A tutorial's trainer ends by printing "✓ training works". Its labels are random, new ones in every batch.
 
 # %%
-predict("random_labels", "What is the mean loss at its end, with ten classes?", ["near 0", "about ln(10) = 2.30", "NaN"])
+predict(
+    "random_labels",
+    "What is the mean loss at its end, with ten classes?",
+    ["near 0", "about ln(10) = 2.30", "NaN"],
+)
 
 # %%
 torch.manual_seed(0)
@@ -600,11 +684,15 @@ mean, std = (torch.tensor(data.meta[name]).view(3, 1, 1) for name in ("mean", "s
 all_images = (to_float - mean) / std
 all_labels = torch.from_numpy(data.labels)
 torch.manual_seed(0)
-chosen = torch.randperm(len(all_images))[:16]
+order = torch.randperm(len(all_images))
+train, held_back = order[:800], order[800:]
+chosen = train[:16]
 
 losses = run_demo(all_images[chosen], all_labels[chosen], steps=120)
 print(f"first loss {losses[0]:.2f}, last loss {losses[-1]:.4f}")
-assert losses[-1] < 0.05, "the loop cannot even learn 16 images by heart: look for the fault in the loop, not in the data"
+assert losses[-1] < 0.05, (
+    "the loop cannot even learn 16 images by heart: look for the fault in the loop, not in the data"
+)
 
 # %%
 fig = figure(7.5, 2.6)
@@ -618,7 +706,8 @@ axes.set_ylim(top=8)
 show(
     fig,
     "Sixteen images learnt by heart. The loss starts near ln(10), and falls by powers of ten.",
-    f"A falling curve on a logarithmic axis, from {losses[0]:.2f} at step 0 to {losses[-1]:.4f} at step {len(losses)}; a dotted "
+    f"A falling curve on a logarithmic axis, from {losses[0]:.2f} at step 0 to {losses[-1]:.4f} at "
+    f"step {len(losses)}; a dotted "
     "line at 2.30 marks guessing.",
 )
 
@@ -630,7 +719,12 @@ show(
 # ### `no_grad` is not `eval`
 
 # %%
-predict("no_grad_mode", "A forward pass under `torch.no_grad()`, model in `train()` mode: do BatchNorm's running statistics change?", [True, False])
+predict(
+    "no_grad_mode",
+    "A forward pass under `torch.no_grad()`, model in `train()` mode: do BatchNorm's running "
+    "statistics change?",
+    [True, False],
+)
 
 # %%
 rows = []
@@ -642,14 +736,20 @@ for training in (True, False):
         with torch.set_grad_enabled(graph):
             out = net(torch.randn(400, 5) + 1)
         changed = not torch.equal(before, net[1].running_mean)
-        rows.append((training, graph, changed, f"{(out == 0).float().mean():.0%}", out.grad_fn is not None))
-table(("train()", "gradients on", "running mean changed", "set to 0 by dropout", "graph"), rows, code=())
+        rows.append(
+            (training, graph, changed, f"{(out == 0).float().mean():.0%}", out.grad_fn is not None)
+        )
+table(
+    ("train()", "gradients on", "running mean changed", "set to 0 by dropout", "graph"),
+    rows,
+    code=(),
+)
 reveal("no_grad_mode", rows[1][2])
 
 # %% [markdown]
-# Two switches, two jobs. `eval()` decides what layers *compute*; `no_grad` decides what autograd *remembers*. A validation
-# needs both. Changing between `train()` and `eval()` is harmless; validating without `eval()` is not: it feeds the
-# validation images to BatchNorm.
+# Two switches, two jobs. `eval()` decides what layers *compute*; `no_grad` decides what autograd *remembers*. A
+# validation needs both. Changing between `train()` and `eval()` is harmless; validating without `eval()` is not: it
+# feeds the validation images to BatchNorm.
 
 # %% [markdown]
 # ### Means of means
@@ -657,7 +757,11 @@ reveal("no_grad_mode", rows[1][2])
 # The scene's second number again, with a loss. The values 0 to 999 in batches of 128: the last batch has 104.
 
 # %%
-predict("mean_of_means", "Their mean is 499.5. What is the mean of the eight batch means?", [499.5, 510.0, 489.0])
+predict(
+    "mean_of_means",
+    "Their mean is 499.5. What is the mean of the eight batch means?",
+    [499.5, 510.0, 489.0],
+)
 
 # %%
 parts = torch.arange(1000.0).split(128)
@@ -693,14 +797,15 @@ def evaluate(model, loader):
 # %% [markdown]
 # ### Metrics, by hand and from a library
 #
-# Libraries such as torchmetrics have the same three words as the class that you will write: `update`, `compute`, `reset`. A
-# forum post says their result is "basically `.item()` of the batch accuracy". Two questions decide: what is summed up, and
-# over what the mean goes.
+# Libraries such as torchmetrics have the same three words as the class that you will write: `update`, `compute`,
+# `reset`. A forum post says their result is "basically `.item()` of the batch accuracy". Two questions decide: what
+# is summed up, and over what the mean goes.
 
 # %%
 predict(
     "macro_or_micro",
-    "Class A: 2 of 3 right. Class B: 1 of 1 right. `MulticlassAccuracy` of torchmetrics gives 0.83, a counter 0.75. Who is right?",
+    "Class A: 2 of 3 right. Class B: 1 of 1 right. `MulticlassAccuracy` of torchmetrics gives "
+    "0.83, a counter 0.75. Who is right?",
     ["the counter", "the library", "both: they are different means"],
 )
 
@@ -720,7 +825,10 @@ try:
 except ImportError:
     print("torchmetrics is not installed here; its two rows are left out")
 table(("accuracy", "value"), rows, code=())
-reveal("macro_or_micro", "both: they are different means" if (micro, round(macro, 2)) == (0.75, 0.83) else "the library")
+reveal(
+    "macro_or_micro",
+    "both: they are different means" if (micro, round(macro, 2)) == (0.75, 0.83) else "the library",
+)
 
 # %% [markdown]
 # `MulticlassAccuracy` means *macro* unless told otherwise, and `compute()` returns a tensor without axes. Where classes
@@ -765,7 +873,8 @@ class RunningAccuracy:
 # %%
 predict(
     "autocast_weight",
-    "Inside `torch.autocast('cpu')`: what is the dtype of `layer.weight`, of a linear layer made in float32?",
+    "Inside `torch.autocast('cpu')`: what is the dtype of `layer.weight`, of a linear layer made "
+    "in float32?",
     ["bfloat16", "float16", "float32"],
 )
 
@@ -783,6 +892,7 @@ with torch.autocast("cpu"):
         "norm(conv(images))": norm(conv(images)),
         "F.cross_entropy(layer(x), labels)": F.cross_entropy(y, labels),
         "F.mse_loss(layer(x), zeros)": F.mse_loss(y, torch.zeros(2, 3)),
+        "layer(x).softmax(1)": y.softmax(1),
         "layer.weight": layer.weight,
     }
     reveal("autocast_weight", layer.weight.dtype)
@@ -791,14 +901,15 @@ results["layer.weight.grad"] = layer.weight.grad
 table(("under autocast", "dtype"), [(code, tensor.dtype) for code, tensor in results.items()])
 
 # %% [markdown]
-# Products run in 16 bits: there the time is. Losses run in 32: there the sums are. Everything else takes what comes. The
-# weights, their gradients and the optimizer's state stay in float32. So the model is not halved, and `.half()` has
-# no place in this code.
+# Products run in 16 bits: there the time is. Losses run in 32: there the sums are. Everything else takes what comes.
+# (The list differs a little by device: on CUDA a softmax comes out in float32.) The weights, their gradients and the
+# optimizer's state stay in float32. So the model is not halved, and `.half()` has no place in this code.
 
 # %%
 predict(
     "half_inside",
-    "A test for mixed precision casts by hand: `x.half() @ w.half()` inside `torch.autocast('cpu')`. Which dtype comes out?",
+    "A test for mixed precision casts by hand: `x.half() @ w.half()` inside "
+    "`torch.autocast('cpu')`. Which dtype comes out?",
     ["float16", "bfloat16", "float32"],
 )
 
@@ -821,15 +932,24 @@ reveal("half_inside", by_hand.dtype)
 rows = []
 for dtype in (torch.float16, torch.bfloat16, torch.float32):
     info, small = torch.finfo(dtype), torch.tensor(1e-8)
-    rows.append((dtype, f"{info.max:.3g}", f"{info.eps:.1g}", f"{small.to(dtype):.2g}", f"{(small * 2**16).to(dtype):.2g}"))
+    rows.append(
+        (
+            dtype,
+            f"{info.max:.3g}",
+            f"{info.eps:.1g}",
+            f"{small.to(dtype):.2g}",
+            f"{(small * 2**16).to(dtype):.2g}",
+        )
+    )
 table(("dtype", "largest number", "step at 1", "1e-8 becomes", "1e-8 x 65,536 becomes"), rows)
 
 # %% [markdown]
-# A gradient of 1e-8 is nothing unusual. float16 makes 0 of it, and the weight never moves. Multiply the *loss*, and the chain
-# rule multiplies every gradient; divide before the step. That is all of gradient scaling. bfloat16 has float32's range and
-# needs none of it.
+# A gradient of 1e-8 is nothing unusual. float16 makes 0 of it, and the weight never moves. Multiply the *loss*, and
+# the chain rule multiplies every gradient; divide before the step. That is all of gradient scaling. bfloat16 has
+# float32's range and needs none of it.
 #
-# The scale must be large, but how large? `GradScaler` finds out by trying. Too large, and a gradient becomes infinite:
+# The scale must be large, but how large? `GradScaler` finds out by trying. Too large, and a gradient becomes
+# infinite:
 
 # %%
 torch.manual_seed(0)
@@ -841,22 +961,29 @@ for power in (0, 10, 16, 20):
     with torch.autocast("cpu", torch.float16):
         loss = layer(x).float().pow(2).mean()
     (loss * 2.0**power).backward()
-    rows.append((f"2 ** {power}", f"{layer.weight.grad.abs().max():.4g}", bool(layer.weight.grad.isfinite().all())))
+    rows.append(
+        (
+            f"2 ** {power}",
+            f"{layer.weight.grad.abs().max():.4g}",
+            bool(layer.weight.grad.isfinite().all()),
+        )
+    )
 table(("loss times", "largest gradient", "all finite"), rows)
 
 # %%
 predict(
     "after_overflow",
-    "A step's gradients overflow. What does `scaler.step(optimizer)`, then `scaler.update()`, make of it?",
+    "A step's gradients overflow. What does `scaler.step(optimizer)`, then `scaler.update()`, "
+    "make of it?",
     ["NaN in the weights", "an error", "no step, and half the scale"],
 )
 
 # %% [markdown]
 # ### The life of a loss scale
 #
-# Four lines belong together: *scale*, *step*, *update*, and *unscale* where gradients are looked at. Here they run for
-# 16 steps. We inject an overflow at three of them by multiplying the loss by infinity. The scaler is real and so is the model;
-# `growth_interval` is 4 instead of 2000, so that something is seen.
+# Four lines belong together: *scale*, *step*, *update*, and *unscale* where gradients are looked at. Here they run
+# for 16 steps. We inject an overflow at three of them by multiplying the loss by infinity. The scaler is real and so
+# is the model; `growth_interval` is 4 instead of 2000, so that something is seen.
 
 # %%
 torch.manual_seed(0)
@@ -878,12 +1005,14 @@ for number in range(1, 17):
 
 loss_scale_picture(life)
 skipped, halved = life[1].skipped, life[1].scale_after == life[1].scale / 2
-reveal("after_overflow", "no step, and half the scale" if skipped and halved else "NaN in the weights")
+reveal(
+    "after_overflow", "no step, and half the scale" if skipped and halved else "NaN in the weights"
+)
 print("weights finite:", bool(layer.weight.isfinite().all()))
 
 # %% [markdown]
-# An overflow costs one step, not the training. A few skipped steps at the beginning are the search for the scale, no fault. A
-# scale that falls without end is one: then the loss itself is infinite or NaN, and no scale helps.
+# An overflow costs one step, not the training. A few skipped steps at the beginning are the search for the scale, no
+# fault. A scale that falls without end is one: then the loss itself is infinite or NaN, and no scale helps.
 #
 # Try it yourself. Where must overflows lie so that the scale never grows? What does a growth interval of 1 do?
 
@@ -898,7 +1027,8 @@ loss_scale_stepper(overflows=(4, 5, 6), growth_interval=2)
 # %%
 predict(
     "clip_order",
-    "Scale 1024, clipping to norm 1, learning rate 1, and `unscale_` forgotten. How far do the weights move?",
+    "Scale 1024, clipping to norm 1, learning rate 1, and `unscale_` forgotten. How far do the "
+    "weights move?",
     ["about 1", "about 1/1024", "about 1024"],
 )
 
@@ -915,10 +1045,14 @@ def one_step(unscale):
         scaler.unscale_(optimizer)
     norm = nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
     scaler.step(optimizer)  # divides by the scale, unless unscale_ has done so
-    return norm.item(), (nn.utils.parameters_to_vector(layer.parameters()).detach() - before).norm().item()
+    return norm.item(), (
+        nn.utils.parameters_to_vector(layer.parameters()).detach() - before
+    ).norm().item()
 
 
-rows = [(name, *(f"{value:.6g}" for value in one_step(u))) for name, u in (("yes", True), ("no", False))]
+rows = [
+    (name, *(f"{value:.6g}" for value in one_step(u))) for name, u in (("yes", True), ("no", False))
+]
 table(("unscale_ before clipping", "norm that clipping saw", "weights moved by"), rows, code=())
 moved = one_step(unscale=False)[1]
 reveal("clip_order", "about 1/1024" if abs(moved * 1024 - 1) < 0.05 else f"{moved:.4f}")
@@ -935,8 +1069,8 @@ with shows_error():
     scaler.unscale_(optimizer)
 
 # %% [markdown]
-# And a learning-rate schedule must know about skipped steps. It complains when the very first step was one, although nothing
-# in the code is wrong:
+# And a learning-rate schedule must know about skipped steps. It complains when the very first step was one, although
+# nothing in the code is wrong:
 
 # %%
 def schedule_after_overflow():
@@ -978,19 +1112,21 @@ with warnings.catch_warnings(record=True):
     warnings.simplefilter("always")
     old = torch.amp.GradScaler("cuda")
 print("enabled:", old.is_enabled(), "  state:", old.state_dict() if not old.is_enabled() else "...")
-reveal("amp_without_gpu", "works as on a GPU" if old.is_enabled() else "warns and switches itself off")
+reveal(
+    "amp_without_gpu", "works as on a GPU" if old.is_enabled() else "warns and switches itself off"
+)
 
 # %% [markdown]
-# So an old script without a GPU trains in plain float32, and its checkpoint holds an empty scaler. Loading that into a scaler
-# that is switched on is refused:
+# So an old script without a GPU trains in plain float32, and its checkpoint holds an empty scaler. Loading that into
+# a scaler that is switched on is refused:
 
 # %%
 with shows_error():
     torch.amp.GradScaler("cpu").load_state_dict({})
 
 # %% [markdown]
-# `GradScaler("cpu")` and `autocast("cpu")`, on the other hand, do real work. All of this part ran on the CPU. On a GPU the same
-# loop takes float16:
+# `GradScaler("cpu")` and `autocast("cpu")`, on the other hand, do real work. All of this part ran on the CPU. On a
+# GPU the same loop takes float16:
 
 # %%
 def dtypes_of_a_step(device):
@@ -1006,8 +1142,13 @@ def dtypes_of_a_step(device):
 
 
 devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
-table(("device", "layer's result", "loss", "gradient", "first scale"), [dtypes_of_a_step(d) for d in devices])
-print("" if len(devices) == 2 else "no GPU here: on one, a second row says float16, float32, float32")
+table(
+    ("device", "layer's result", "loss", "gradient", "first scale"),
+    [dtypes_of_a_step(d) for d in devices],
+)
+print(
+    "" if len(devices) == 2 else "no GPU here: on one, a second row says float16, float32, float32"
+)
 
 # %% [markdown] exercise="amp_step"
 # Write `amp_step(model, optimizer, scaler, images, labels, max_norm)`: one training step in mixed precision. Forward and
@@ -1059,9 +1200,10 @@ def train_epoch(model, loader, optimizer, scaler, scheduler, max_norm):
 #
 # ### The run
 #
-# `course_utils.training.Trainer` is the tiny trainer of part 3 with five switches more: mixed precision, clipping, a schedule, a
-# report and a checkpoint. Read it, it is short. Below, 1000 images pass ten times. On a GPU it uses float16; on a CPU plain
-# float32, because not every CPU can multiply in bfloat16, and those that cannot are slow at it.
+# `course_utils.training.Trainer` is the tiny trainer of part 3 with five switches more: mixed precision, clipping, a
+# schedule, a report and a checkpoint. Read it, it is short. Below, 800 images pass ten times, and the other 200 are
+# held back for validation: the test images are for the very end. On a GPU it uses float16; on a CPU plain float32,
+# because not every CPU can multiply in bfloat16.
 #
 # The bar and the curves renew themselves. Without a front end there is the last picture alone.
 
@@ -1069,14 +1211,16 @@ def train_epoch(model, loader, optimizer, scaler, scheduler, max_norm):
 def make_trainer(epochs, path=None, report=None):
     torch.manual_seed(0)
     model = network().to(device)
-    batches = ShuffledBatches(len(all_images), batch_size=50, seed=1)
+    batches = ShuffledBatches(len(train), batch_size=50, seed=1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
     return Trainer(
         model,
         optimizer,
-        DataLoader(TensorDataset(all_images, all_labels), batch_sampler=batches),
+        DataLoader(TensorDataset(all_images[train], all_labels[train]), batch_sampler=batches),
         evaluate=validation,
-        scheduler=torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.05, total_steps=epochs * len(batches)),
+        scheduler=torch.optim.lr_scheduler.OneCycleLR(
+            optimizer, 0.05, total_steps=epochs * len(batches)
+        ),
         amp=device.type == "cuda",
         path=path,
         report=report,
@@ -1084,19 +1228,14 @@ def make_trainer(epochs, path=None, report=None):
     )
 
 
-test = load_cifar_mini("test")
-test_pixels = torch.from_numpy(np.array(test.images)).permute(0, 3, 1, 2).float().div(255)
-test_images, test_labels = (test_pixels - mean) / std, torch.from_numpy(test.labels)
-
-
 def validation(model):
-    """Loss and accuracy on the test images, in evaluation mode and without a graph."""
+    """Loss and accuracy on the images held back, in evaluation mode and without a graph."""
     model.eval()
     with torch.no_grad():
-        logits = torch.cat([model(part.to(device)).float().cpu() for part in test_images.split(250)])
+        logits = model(all_images[held_back].to(device)).float().cpu()
     return {
-        "validation loss": F.cross_entropy(logits, test_labels).item(),
-        "validation accuracy": (logits.argmax(1) == test_labels).float().mean().item(),
+        "validation loss": F.cross_entropy(logits, all_labels[held_back]).item(),
+        "validation accuracy": (logits.argmax(1) == all_labels[held_back]).float().mean().item(),
     }
 
 
@@ -1104,7 +1243,8 @@ folder = tempfile.TemporaryDirectory()
 checkpoint_file = Path(folder.name) / "resnet.pt"
 curves = LiveCurves(
     10,
-    "Loss and accuracy over ten epochs. The gap between the two lines is what the network has learnt by heart.",
+    "Loss and accuracy over ten epochs. The gap between the two lines is what the network has "
+    "learnt by heart.",
     "Two plots over the epochs: loss and accuracy, each for training and validation images.",
 )
 trainer = make_trainer(10, checkpoint_file, curves)
@@ -1113,7 +1253,10 @@ history = trainer.fit(10)
 # %%
 table(
     ("epoch", *history[0]),
-    [(number, *(f"{value:.3f}" for value in row.values())) for number, row in enumerate(history, 1)],
+    [
+        (number, *(f"{value:.3f}" for value in row.values()))
+        for number, row in enumerate(history, 1)
+    ],
     code=(),
 )
 print(f"checkpoint: {checkpoint_file.stat().st_size:,} bytes")
@@ -1133,7 +1276,8 @@ print(f"checkpoint: {checkpoint_file.stat().st_size:,} bytes")
 # %%
 predict(
     "resume_parts",
-    "Model and optimizer are restored, nothing else. The net has dropout, the run a schedule and a scaler. Is the rest of the "
+    "Model and optimizer are restored, nothing else. The net has dropout, the run a schedule and a "
+    "scaler. Is the rest of the "
     "run equal to the unbroken one, bit by bit?",
     [True, False],
 )
@@ -1143,10 +1287,14 @@ def small_run(steps, state=None, leave_out=()):
     """A run with everything that has a memory; its weights, and the state of all its parts."""
     torch.manual_seed(0)
     x, y = torch.randn(64, 6), torch.randint(3, (64,))
-    model = nn.Sequential(nn.Linear(6, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Dropout(0.3), nn.Linear(12, 3))
+    model = nn.Sequential(
+        nn.Linear(6, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Dropout(0.3), nn.Linear(12, 3)
+    )
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=12)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, growth_interval=3)  # too large: it has to come down
+    scaler = torch.amp.GradScaler(
+        "cpu", init_scale=2.0**127, growth_interval=3
+    )  # too large: it has to come down
     parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler}
     start = 0
     torch.manual_seed(5 if state is None else 99)  # a new process begins with other random numbers
@@ -1183,7 +1331,9 @@ def compared(leave_out):
 
 rows = [("nothing", *compared(()))]
 rows += [(name, *compared((name,))) for name in saved]
-with_model_and_optimizer = compared(("scheduler", "scaler", "random numbers", "position in the data"))
+with_model_and_optimizer = compared(
+    ("scheduler", "scaler", "random numbers", "position in the data")
+)
 rows.append(("all but model and optimizer", *with_model_and_optimizer))
 table(("not restored", "bit-equal after 10 steps", "largest difference of a weight"), rows, code=())
 reveal("resume_parts", with_model_and_optimizer[0])
@@ -1194,7 +1344,11 @@ reveal("resume_parts", with_model_and_optimizer[0])
 # How bad is a lost scaler? A new one begins at 65,536 and finds its way down again:
 
 # %%
-predict("lost_scaler", "A run at scale 8192 is resumed without its scaler. What is lost?", ["the accuracy", "a few steps", "nothing"])
+predict(
+    "lost_scaler",
+    "A run at scale 8192 is resumed without its scaler. What is lost?",
+    ["the accuracy", "a few steps", "nothing"],
+)
 
 # %%
 def steps_until_good(scaler, limit=8192.0):
@@ -1231,7 +1385,10 @@ reveal("lost_scaler", "a few steps" if len(fresh) > len(kept) else "nothing")
 
 # %%
 victim = Path(folder.name) / "victim.pt"
-for name, write in {"torch.save": lambda path, s: torch.save(s, path), "write_checkpoint": write_checkpoint}.items():
+for name, write in {
+    "torch.save": lambda path, s: torch.save(s, path),
+    "write_checkpoint": write_checkpoint,
+}.items():
     write(victim, {"weights": torch.ones(1000)})
     with shows_error():
         write(victim, {"weights": torch.ones(1000), "lock": threading.Lock()})  # cannot be pickled
@@ -1302,8 +1459,8 @@ class Checkpoint:
 # %% [markdown]
 # ### Stop anywhere
 #
-# The real run of this part, broken off after two epochs and three batches, then resumed in new objects. To keep it short it
-# runs on 200 images.
+# The real run of this part, broken off after two epochs and three batches, then resumed in new objects. To keep it
+# short it runs on 200 images.
 
 # %%
 def short_trainer(path):
@@ -1339,36 +1496,53 @@ except Stop:
     broken.save()
 
 resumed = short_trainer(Path(folder.name) / "short.pt")
-print("resumed:", resumed.resume(), "  at epoch", resumed.batches.epoch, "batch", resumed.batches.position)
+print(
+    "resumed:",
+    resumed.resume(),
+    "  at epoch",
+    resumed.batches.epoch,
+    "batch",
+    resumed.batches.position,
+)
 resumed.fit(4)
 pairs = zip(whole.model.state_dict().values(), resumed.model.state_dict().values(), strict=True)
-print("bit-equal to the unbroken run:", all(torch.equal(a, b) for a, b in pairs), "  same history:", whole.history == resumed.history)
+print(
+    "bit-equal to the unbroken run:",
+    all(torch.equal(a, b) for a, b in pairs),
+    "  same history:",
+    whole.history == resumed.history,
+)
 
 # %% [markdown]
 # ## Part 6. Looking inside
 #
 # ### Self and total
 #
-# `torch.profiler` writes down every operator that runs. Each row of its table has two figures: *total* is what happened until the
-# operator returned; *self* leaves out what it called. It is the same with seconds and with bytes. We read bytes, because they are the
-# same on every machine.
+# `torch.profiler` writes down every operator that runs. Each row of its table has two figures: *total* is what
+# happened until the operator returned; *self* leaves out what it called. It is the same with seconds and with bytes.
+# We read bytes, because they are the same on every machine.
 
 # %%
 predict(
     "self_and_total",
-    "`F.linear` returns 6000 bytes. The row `linear` of the profiler: how many *self* bytes does it have?",
+    "`F.linear` returns 6000 bytes. The row `linear` of the profiler: how many *self* bytes does "
+    "it have?",
     [6000, 0, 12000],
 )
 
 # %%
 x, w, b = torch.randn(50, 40), torch.randn(30, 40), torch.randn(30)
 profile_table(F.linear, x, w, b)
-reveal("self_and_total", next(row.self_bytes for row in profile_rows(F.linear, x, w, b) if row.name == "linear"))
+reveal(
+    "self_and_total",
+    next(row.self_bytes for row in profile_rows(F.linear, x, w, b) if row.name == "linear"),
+)
 
 # %% [markdown]
-# `linear` only delegates: it transposes, which is free, and calls `addmm`, which allocates. Its total is 6000, its self 0. So the gap
-# between self and total says "look one row further", and nothing about copies. Copies have names of their own: `copy_`, `clone`,
-# `contiguous`, `_to_copy`. Search for *those rows*. (The one `copy_` above spreads the bias over the result.)
+# `linear` only delegates: it transposes, which is free, and calls `addmm`, which allocates. Its total is 6000, its
+# self 0. So the gap between self and total says "look one row further", and nothing about copies. Copies have names
+# of their own: `copy_`, `clone`, `contiguous`, `_to_copy`. Search for *those rows*. (The one `copy_` above spreads
+# the bias over the result.)
 #
 # The same table in a program of your own, with times:
 #
@@ -1379,7 +1553,11 @@ reveal("self_and_total", next(row.self_bytes for row in profile_rows(F.linear, x
 # ```
 
 # %%
-predict("cat_copies", "Does `torch.cat` on transposed tensors call `contiguous` on them first?", [True, False])
+predict(
+    "cat_copies",
+    "Does `torch.cat` on transposed tensors call `contiguous` on them first?",
+    [True, False],
+)
 
 # %%
 parts = [torch.randn(64, 16).t() for _ in range(2)]
@@ -1418,7 +1596,14 @@ for function in (slow_batch, fast_batch):
     with memory() as used:
         result = function(pixels)
     del result
-    rows.append((function.__name__, *(counted[n] for n in ("copy_", "clone", "cat", "div", "mul")), used.allocated, used.peak))
+    rows.append(
+        (
+            function.__name__,
+            *(counted[n] for n in ("copy_", "clone", "cat", "div", "mul")),
+            used.allocated,
+            used.peak,
+        )
+    )
 table(("", "copy_", "clone", "cat", "div", "mul", "bytes allocated", "bytes at peak"), rows)
 
 # %%
@@ -1431,11 +1616,12 @@ bars(
 )
 
 # %% [markdown]
-# Three `copy_` in the lower row, and one pass over the pixels? The two others carry a single number each, 2/255 and 1, into a
-# tensor. So do not count rows alone: look at the bytes.
+# Three `copy_` in the lower row, and one pass over the pixels? The two others carry a single number each, 2/255 and
+# 1, into a tensor. So do not count rows alone: look at the bytes.
 #
-# The work has an order: **profile**; find the row with copies; ask whether the strides really need it; **mend one thing**; check that
-# the values are the same; **profile again**. Without the last step you do not know what you have done.
+# The work has an order: **profile**; find the row with copies; ask whether the strides really need it; **mend one
+# thing**; check that the values are the same; **profile again**. Without the last step you do not know what you have
+# done.
 #
 # The next exercise is about this pipeline:
 
@@ -1467,7 +1653,8 @@ def lean_pipeline(images, top, left, size, mean, std):
 # %% [markdown]
 # ### FX: the program as data
 #
-# `torch.fx.symbolic_trace` runs `forward` with a stand-in instead of a tensor, and writes down each call. Nothing is computed.
+# `torch.fx.symbolic_trace` runs `forward` with a stand-in instead of a tensor, and writes down each call. Nothing is
+# computed.
 
 # %%
 predict(
@@ -1489,12 +1676,16 @@ class Demo(nn.Module):
 
 
 graph = torch.fx.symbolic_trace(Demo()).graph
-table(("node", "kind", "what is called", "used by"), [(n.name, n.op, getattr(n.target, "__name__", n.target), len(n.users)) for n in graph.nodes])
+table(
+    ("node", "kind", "what is called", "used by"),
+    [(n.name, n.op, getattr(n.target, "__name__", n.target), len(n.users)) for n in graph.nodes],
+)
 reveal("fx_kind", next(node.op for node in graph.nodes if node.name.startswith("clone")))
 
 # %% [markdown]
-# Layers are `call_module`, methods `call_method`, functions `call_function`. Two things that `print(model)` cannot show stand
-# there: a copy and a `detach` in the middle, and a layer that is computed for nobody, *used by 0*. There are no times in it.
+# Layers are `call_module`, methods `call_method`, functions `call_function`. Two things that `print(model)` cannot
+# show stand there: a copy and a `detach` in the middle, and a layer that is computed for nobody, *used by 0*. There
+# are no times in it.
 
 # %% [markdown]
 # FX sees one way through the program. A decision that depends on values has none.
@@ -1514,7 +1705,8 @@ with shows_error():
 # %%
 predict(
     "trace_branch",
-    "`Decides` is traced by `torch.jit.trace` with ones. What does the traced program give for (-3, -3)?",
+    "`Decides` is traced by `torch.jit.trace` with ones. What does the traced program give for "
+    "(-3, -3)?",
     ["(-4, -4), as the module does", "something else", "an error"],
 )
 
@@ -1527,8 +1719,9 @@ same = torch.equal(Decides()(negative), traced(negative))
 reveal("trace_branch", "(-4, -4), as the module does" if same else "something else")
 
 # %% [markdown]
-# Tracing runs once and freezes what it saw: here the branch for positive sums. A warning is all you get, and it says as well that
-# `jit.trace` is on its way out. To *see* a model, use FX; to make it fast, `torch.compile`, which the next part is about.
+# Tracing runs once and freezes what it saw: here the branch for positive sums. A warning is all you get, and it says
+# as well that `jit.trace` is on its way out. To *see* a model, use FX; to make it fast, `torch.compile`, which the
+# next part is about.
 
 # %% [markdown] exercise="unused_nodes"
 # Write `unused_nodes(graph_module)`. It gets a `torch.fx.GraphModule` and returns a list of the names of all calls whose
@@ -1551,11 +1744,13 @@ def unused_nodes(graph_module):
 #
 # ### What a graph break is
 #
-# `torch.compile` reads the bytecode of a function and collects tensor operations into a graph, which a *back end* then makes fast.
-# Where it meets something that does not belong into a graph, it closes the graph, lets Python do that one thing, and begins
-# another. That is a graph break. The result stays right. What is lost are the optimisations across the gap.
+# `torch.compile` reads the bytecode of a function and collects tensor operations into a graph, which a *back end*
+# then makes fast. Where it meets something that does not belong into a graph, it closes the graph, lets Python do
+# that one thing, and begins another. That is a graph break. The result stays right. What is lost are the
+# optimisations across the gap.
 #
-# How many graphs there are can be counted without compiling anything, by a back end that counts and gives the graph back:
+# How many graphs there are can be counted without compiling anything, by a back end that counts and gives the graph
+# back:
 #
 # ```python
 # def counting(graph, example_inputs):
@@ -1566,8 +1761,14 @@ def unused_nodes(graph_module):
 # ```
 
 # %%
-predict("print_breaks", "A function multiplies, prints a word, and adds. How many graphs?", [1, 2, 3])
-predict("if_breaks", "`if x.sum() > 0:` in the middle of a function. What does `torch.compile` do?", ["an error", "two graphs, right result", "one graph, frozen branch"])
+predict(
+    "print_breaks", "A function multiplies, prints a word, and adds. How many graphs?", [1, 2, 3]
+)
+predict(
+    "if_breaks",
+    "`if x.sum() > 0:` in the middle of a function. What does `torch.compile` do?",
+    ["an error", "two graphs, right result", "one graph, frozen branch"],
+)
 
 # %%
 def clean(x):
@@ -1600,14 +1801,18 @@ for function in (clean, prints, branches, selects, asks_shape):
     compiled = torch.compile(function, backend="eager")
     same = all(torch.equal(compiled(x), function(x)) for x in (torch.ones(3), -torch.ones(3)))
     rows.append((function.__name__, len(counted.graphs), counted.operations, same))
-table(("function", "graphs for one input", "operations in each", "results right for both signs"), rows)
+table(
+    ("function", "graphs for one input", "operations in each", "results right for both signs"), rows
+)
 reveal("print_breaks", rows[1][1])
-reveal("if_breaks", "two graphs, right result" if rows[2][1] == 2 and rows[2][3] else "something else")
+reveal(
+    "if_breaks", "two graphs, right result" if rows[2][1] == 2 and rows[2][3] else "something else"
+)
 
 # %% [markdown]
-# A question about the *shape* is answered while the graph is made, and costs nothing. A question about *values* breaks it, as
-# does everything that takes a value out: `.item()`, `int(x)`, `print(x)`. The cure is to stay inside: `torch.where` instead of
-# `if`, and printing after the loop.
+# A question about the *shape* is answered while the graph is made, and costs nothing. A question about *values*
+# breaks it, as does everything that takes a value out: `.item()`, `int(x)`, `print(x)`. The cure is to stay inside:
+# `torch.where` instead of `if`, and printing after the loop.
 #
 # With `fullgraph=True` a break becomes an error. That is the way to find the place:
 
@@ -1622,12 +1827,15 @@ with shows_error():
 lengths = [(torch.ones(n),) for n in (3, 4, 5, 6)]
 table(
     ("dynamic=", "graphs for four lengths"),
-    [(setting, len(count_graphs(clean, *lengths, dynamic=setting).graphs)) for setting in (None, False, True)],
+    [
+        (setting, len(count_graphs(clean, *lengths, dynamic=setting).graphs))
+        for setting in (None, False, True)
+    ],
 )
 
 # %% [markdown]
-# By default the second length teaches it to leave the length open. `dynamic=False` makes a graph per size, which with real back ends
-# means minutes of compiling.
+# By default the second length teaches it to leave the length open. `dynamic=False` makes a graph per size, which with
+# real back ends means minutes of compiling.
 
 # %%
 def with_breaks(x, limit):
@@ -1662,7 +1870,8 @@ def without_graph_breaks(x, limit):
 # %%
 predict(
     "compiled_keys",
-    "`net.body = torch.compile(net.body)`, and then `net.state_dict()`. Do the keys stay as they were?",
+    "`net.body = torch.compile(net.body)`, and then `net.state_dict()`. Do the keys stay as they "
+    "were?",
     [True, False],
 )
 
@@ -1676,21 +1885,33 @@ wrapped["body"] = torch.compile(wrapped["body"], backend="eager")
 in_place["body"].compile(backend="eager")
 table(
     ("how", "first key"),
-    [(n, next(iter(m.state_dict()))) for n, m in {"not compiled": plain, "torch.compile(part)": wrapped, "part.compile()": in_place}.items()],
+    [
+        (n, next(iter(m.state_dict())))
+        for n, m in {
+            "not compiled": plain,
+            "torch.compile(part)": wrapped,
+            "part.compile()": in_place,
+        }.items()
+    ],
 )
 reveal("compiled_keys", plain.state_dict().keys() == wrapped.state_dict().keys())
 
 # %% [markdown]
-# `torch.compile(part)` wraps, and the wrapper's name gets into every checkpoint: `_orig_mod.`. `part.compile()` compiles in
-# place and leaves the keys alone.
+# `torch.compile(part)` wraps, and the wrapper's name gets into every checkpoint: `_orig_mod.`. `part.compile()`
+# compiles in place and leaves the keys alone.
 #
-# A back end may be named: `eager` runs the graph as it is, `aot_eager` also makes the backward graph in advance, `inductor`, the default,
-# writes code. The first two make nothing faster. They are for finding out which stage a fault belongs to.
+# A back end may be named: `eager` runs the graph as it is, `aot_eager` also makes the backward graph in advance,
+# `inductor`, the default, writes code. The first two make nothing faster. They are for finding out which stage a
+# fault belongs to.
 #
 # A post-mortem on the net says that BatchNorm in evaluation mode cannot be compiled.
 
 # %%
-predict("bn_compiles", "A convolutional net with BatchNorm, in `eval()` mode, through `torch.compile`:", ["an error", "works, same result", "works, other result"])
+predict(
+    "bn_compiles",
+    "A convolutional net with BatchNorm, in `eval()` mode, through `torch.compile`:",
+    ["an error", "works, same result", "works, other result"],
+)
 
 # %%
 torch.manual_seed(0)
@@ -1702,9 +1923,9 @@ print(f"graphs: {len(counted.graphs)}; largest difference through aot_eager: {di
 reveal("bn_compiles", "works, same result" if difference < 1e-5 else "works, other result")
 
 # %% [markdown]
-# The same with `inductor`, which needs a C++ compiler and, for a ResNet18Mini on a CPU, about a minute the first time. It keeps what it
-# compiled in a folder and is quicker afterwards. Switch it on if you want to see it; on the machine where this text was written the
-# largest difference for ResNet18Mini was 3e-8.
+# The same with `inductor`, which needs a C++ compiler and, for a ResNet18Mini on a CPU, about a minute the first
+# time. It keeps what it compiled in a folder and is quicker afterwards. Switch it on if you want to see it; on the
+# machine where this text was written the largest difference for ResNet18Mini was 3e-8.
 
 # %%
 RUN_INDUCTOR = False
@@ -1736,7 +1957,9 @@ from torch.utils.checkpoint import checkpoint
 # Level 1: the new name where it exists.
 GradScaler = torch.amp.GradScaler if hasattr(torch.amp, "GradScaler") else torch.cuda.amp.GradScaler
 # Level 2: the argument where the signature knows it.
-safe = {"use_reentrant": False} if "use_reentrant" in inspect.signature(checkpoint).parameters else {}
+safe = (
+    {"use_reentrant": False} if "use_reentrant" in inspect.signature(checkpoint).parameters else {}
+)
 
 
 # Level 3: do without. The result is the same.
@@ -1753,7 +1976,14 @@ table(
         ("torch.jit.trace", "deprecated: warns in this version", hasattr(torch.jit, "trace")),
     ],
 )
-print("torch", torch.__version__, "  level 2 gives", safe, "  level 3 gives", compiled_if_possible(clean)(torch.ones(2)).tolist())
+print(
+    "torch",
+    torch.__version__,
+    "  level 2 gives",
+    safe,
+    "  level 3 gives",
+    compiled_if_possible(clean)(torch.ones(2)).tolist(),
+)
 
 # %% [markdown]
 # `torch.jit.script` and `torch.jit.trace` are no fallback for `torch.compile`: tracing freezes branches, as you saw.
@@ -1761,13 +1991,14 @@ print("torch", torch.__version__, "  level 2 gives", safe, "  level 3 gives", co
 # %% [markdown]
 # ## Part 8. Less memory for more work
 #
-# A forward pass keeps what the backward pass will need. *Activation checkpointing* keeps only the inputs of a part, and runs the
-# part a second time when its gradients are wanted.
+# A forward pass keeps what the backward pass will need. *Activation checkpointing* keeps only the inputs of a part,
+# and runs the part a second time when its gradients are wanted.
 
 # %%
 predict(
     "checkpoint_warning",
-    "`checkpoint(layer, x)`, as in most tutorials; `x` needs no gradient, the layer's weights do. Has the result a graph?",
+    "`checkpoint(layer, x)`, as in most tutorials; `x` needs no gradient, the layer's weights do. "
+    "Has the result a graph?",
     [True, False],
 )
 
@@ -1788,7 +2019,7 @@ reveal("checkpoint_warning", old.requires_grad)
 predict(
     "checkpoint_saving",
     "It is said to save 40 % of memory. What decides how much?",
-    ["nothing: it is always 40 %", "where you cut", "the learning rate"],
+    ["nothing: it is always 40 %", "where you cut", "the batch size"],
 )
 
 # %%
@@ -1825,12 +2056,19 @@ rows = []
 for segments in (0, 2, 4, 8, 16):
     kept, calls, gradient = measure(segments)
     rows.append((segments or "none", f"{kept:,}", calls, torch.equal(gradient, reference_gradient)))
-table(("segments", "bytes kept until backward", "forward calls of a layer", "same gradient"), rows, code=())
-reveal("checkpoint_saving", "where you cut" if len({row[1] for row in rows[1:]}) > 1 else "nothing: it is always 40 %")
+table(
+    ("segments", "bytes kept until backward", "forward calls of a layer", "same gradient"),
+    rows,
+    code=(),
+)
+reveal(
+    "checkpoint_saving",
+    "where you cut" if len({row[1] for row in rows[1:]}) > 1 else "nothing: it is always 40 %",
+)
 
 # %% [markdown]
-# With checkpointing, only the inputs of segments are kept; while a segment runs again, its inside comes back. So few long segments keep little
-# but have a high peak, many short ones keep much. What is kept is not yet the peak:
+# With checkpointing, only the inputs of segments are kept; while a segment runs again, its inside comes back. So few
+# long segments keep little but have a high peak, many short ones keep much. What is kept is not yet the peak:
 
 # %%
 def peak(segments):
@@ -1838,7 +2076,9 @@ def peak(segments):
     blocks, x = [CountsCalls() for _ in range(16)], torch.randn(64, 32)
     for block in blocks:
         for p in block.parameters():
-            p.grad = torch.zeros_like(p)  # gradients exist anyway: they must not hide the activations
+            p.grad = torch.zeros_like(
+                p
+            )  # gradients exist anyway: they must not hide the activations
     with memory() as used:
         forward_in_segments(blocks, x, segments).sum().backward()
     return used.peak
@@ -1849,12 +2089,14 @@ bars(
     [f"{s} segments" if s else "without" for s in peaks],
     list(peaks.values()),
     "bytes at the peak of forward and backward",
-    caption="The peak of one training step. One segment gains nothing: at the end everything is back at once.",
+    caption="The peak of one training step. One segment gains nothing: at the end everything is "
+    "back at once.",
     alt="Bars: " + "; ".join(f"{s or 'no'} segments {v} bytes" for s, v in peaks.items()) + ".",
 )
 
 # %% [markdown]
-# Around the square root of the number of layers is a good start; measure from there. And a BatchNorm inside runs twice, too:
+# Around the square root of the number of layers is a good start; measure from there. And a BatchNorm inside runs
+# twice, too:
 
 # %%
 block = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
@@ -1870,8 +2112,8 @@ print("batches that BatchNorm has counted after one step:", block[1].num_batches
 #
 # ### What a frame does, and what you do
 #
-# Lightning and the Trainer of Hugging Face contain the loop of part 3. You write what happens in a step; they write the rest.
-# Neither is needed here. The mechanism fits into one cell:
+# Lightning and the Trainer of Hugging Face contain the loop of part 3. You write what happens in a step; they write
+# the rest. Neither is needed here. The mechanism fits into one cell:
 
 # %%
 class Frame:
@@ -1929,7 +2171,8 @@ with shows_error():
 reveal("frame_item", "an error" if raised else "training without gradients, and no error")
 
 # %% [markdown]
-# The frame calls `backward`, so it needs the graph. The whole map, read in the sources of Lightning 2 and of Transformers:
+# The frame calls `backward`, so it needs the graph. The whole map, read in the sources of Lightning 2 and of
+# Transformers:
 #
 # | in your loop | Lightning | Hugging Face `Trainer` |
 # | :-- | :-- | :-- |
@@ -1943,10 +2186,10 @@ reveal("frame_item", "an error" if raised else "training without gradients, and 
 # | metrics of an epoch | `self.log`; outputs are *not* collected for you | `compute_metrics` |
 # | checkpoint and resume | `ckpt_path=` | `resume_from_checkpoint=` |
 #
-# Three things that old tutorials get wrong about Lightning 2: `training_epoch_end` is gone, and defining it is an error; the
-# optimizer is `self.optimizers()`, not `self.optimizer`; `manual_backward` is for manual optimisation only. Moving a loop into a
-# frame means to *delete* lines: what stays behind, a second `backward` or `zero_grad`, does harm. And the other way round, leaving a
-# frame, you must write each line of the left column yourself.
+# Three things that old tutorials get wrong about Lightning 2: `training_epoch_end` is gone, and defining it is an
+# error; the optimizer is `self.optimizers()`, not `self.optimizer`; `manual_backward` is for manual optimisation
+# only. Moving a loop into a frame means to *delete* lines: what stays behind, a second `backward` or `zero_grad`,
+# does harm. And the other way round, leaving a frame, you must write each line of the left column yourself.
 
 # %% [markdown]
 # ## Part 10. Capstone: your own recipe
@@ -1983,7 +2226,9 @@ def augment(images, use):
     if "cutout" in use:
         top, left = torch.randint(0, 25, (2, len(images), 1))
         place = torch.arange(32)
-        hole = ((place >= top) & (place < top + 8))[:, None, :, None] & ((place >= left) & (place < left + 8))[:, None, None]
+        hole = ((place >= top) & (place < top + 8))[:, None, :, None] & (
+            (place >= left) & (place < left + 8)
+        )[:, None, None]
         images = images.masked_fill(hole, 0.0)
     return images
 
@@ -1992,7 +2237,11 @@ def three_convolutions(width=16):
     """(N, 3, H, W) -> logits (N, 10)."""
     layers, channels = [], 3
     for factor in (1, 2, 4):
-        layers += [nn.Conv2d(channels, factor * width, 3, padding=1, bias=False), nn.BatchNorm2d(factor * width), nn.ReLU()]
+        layers += [
+            nn.Conv2d(channels, factor * width, 3, padding=1, bias=False),
+            nn.BatchNorm2d(factor * width),
+            nn.ReLU(),
+        ]
         layers += [nn.MaxPool2d(2) if factor < 4 else nn.AdaptiveMaxPool2d(1)]
         channels = factor * width
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels, 10))
@@ -2004,10 +2253,14 @@ def recipe(images, labels, epochs, use=INGREDIENTS, seed=0):
     model, batch_size = three_convolutions(), 50
     steps = epochs * (len(images) // batch_size)
     decay = 5e-3 if "weight decay" in use else 0.0
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9, nesterov=True, weight_decay=decay)
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=0.02, momentum=0.9, nesterov=True, weight_decay=decay
+    )
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.2, total_steps=steps)
     for _ in range(epochs):
-        for chosen in torch.randperm(len(images))[: len(images) // batch_size * batch_size].split(batch_size):
+        for chosen in torch.randperm(len(images))[: len(images) // batch_size * batch_size].split(
+            batch_size
+        ):
             loss = F.cross_entropy(
                 model(augment(images[chosen], use)),
                 labels[chosen],
@@ -2028,28 +2281,26 @@ image_row(
     seen,
     [f"epoch {number}" for number in range(1, 7)],
     caption="One training image as six epochs may see it: mirrored, shifted, with a hole.",
-    alt="Six versions of one small image; some are mirrored, all are shifted, each has a square hole in another place.",
+    alt="Six versions of one small image; some are mirrored, all are shifted, each has a square "
+    "hole in another place.",
 )
 
 # %% [markdown]
 # ### What each ingredient is worth
 #
-# An *ablation* leaves out one thing at a time. 800 images train, 200 are held back. The default is small, so that the notebook
-# stays quick.
+# An *ablation* leaves out one thing at a time. 800 images train, 200 are held back. The default is small, so that the
+# notebook stays quick.
 
 # %%
 predict(
     "short_ablation",
-    "Six epochs. Which recipe has the higher accuracy on held-back images: all six ingredients, or none of them?",
+    "Six epochs. Which recipe has the higher accuracy on held-back images: all six ingredients, "
+    "or none of them?",
     ["all six", "none", "equal within two percent"],
 )
 
 # %%
 EPOCHS, SEEDS = 6, 1
-
-torch.manual_seed(0)
-order = torch.randperm(len(all_images))
-train, held_back = order[:800], order[800:]
 
 
 def accuracy(use):
@@ -2058,7 +2309,12 @@ def accuracy(use):
     for seed in range(SEEDS):
         model = recipe(all_images[train], all_labels[train], EPOCHS, use, seed)
         with torch.no_grad():
-            values.append((model(all_images[held_back]).argmax(1) == all_labels[held_back]).float().mean().item())
+            values.append(
+                (model(all_images[held_back]).argmax(1) == all_labels[held_back])
+                .float()
+                .mean()
+                .item()
+            )
     return sum(values) / len(values)
 
 
@@ -2068,20 +2324,24 @@ for left_out in INGREDIENTS:
 results["nothing"] = accuracy(())
 table(
     ("recipe", "accuracy", "against everything"),
-    [(name, f"{value:.1%}", f"{100 * (value - results['everything']):+.1f}") for name, value in results.items()],
+    [
+        (name, f"{value:.1%}", f"{100 * (value - results['everything']):+.1f}")
+        for name, value in results.items()
+    ],
     code=(),
 )
 print(f"{EPOCHS} epochs, {SEEDS} seed(s), {data.describe()}")
 ahead = results["everything"] - results["nothing"]
-reveal("short_ablation", "equal within two percent" if abs(ahead) < 0.02 else "all six" if ahead > 0 else "none")
+reveal(
+    "short_ablation",
+    "equal within two percent" if abs(ahead) < 0.02 else "all six" if ahead > 0 else "none",
+)
 
 # %% [markdown]
-# Augmentation makes learning *harder*. It pays only when there is time to learn by heart, and in a short run the network has not got
-# that far.
-
-# Further ingredients, for your own search: a wider or deeper net; groups of convolutions with max-pool between them; a first layer
-# that whitens 2 x 2 patches and is not trained; colour jitter; flips and shifts at test time, with the mean of the logits; an average of
-# the weights over the last epochs; mixup.
+# Augmentation makes learning *harder*. It pays only when there is time to learn by heart, and in a short run the
+# network has not got that far.  Further ingredients, for your own search: a wider or deeper net; groups of
+# convolutions with max-pool between them; a first layer that whitens 2 x 2 patches and is not trained; colour jitter;
+# flips and shifts at test time, with the mean of the logits; an average of the weights over the last epochs; mixup.
 
 # %% [markdown] exercise="train_cifar_mini"
 # Write `train_cifar_mini(images, labels, budget)`: your own recipe. It gets
