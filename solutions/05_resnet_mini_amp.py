@@ -1590,29 +1590,24 @@ def fast_batch(images):
 
 pixels = torch.from_numpy(np.array(data.images[:50]))
 assert torch.allclose(slow_batch(pixels), fast_batch(pixels), atol=1e-6)
-rows = []
+rows, allocated = [], []
 for function in (slow_batch, fast_batch):
     counted = Counter(operators(function, pixels))
     with memory() as used:
         result = function(pixels)
     del result
-    rows.append(
-        (
-            function.__name__,
-            *(counted[n] for n in ("copy_", "clone", "cat", "div", "mul")),
-            used.allocated,
-            used.peak,
-        )
-    )
+    allocated.append(used.allocated)
+    counts = [counted[name] for name in ("copy_", "clone", "cat", "div", "mul")]
+    rows.append((function.__name__, *counts, f"{used.allocated:,}", f"{used.peak:,}"))
 table(("", "copy_", "clone", "cat", "div", "mul", "bytes allocated", "bytes at peak"), rows)
 
 # %%
 bars(
     ["before", "after"],
-    [row[-2] for row in rows],
-    "bytes allocated for a batch of 614,400 bytes",
+    [number / 1000 for number in allocated],
+    "kB allocated for a batch of 614.4 kB",
     caption="The same batch before and after. The result itself needs 614,400 bytes.",
-    alt=f"Two bars: before {rows[0][-2]} bytes, after {rows[1][-2]} bytes.",
+    alt=f"Two bars: before {allocated[0]} bytes, after {allocated[1]} bytes.",
 )
 
 # %% [markdown]
@@ -2171,7 +2166,7 @@ with shows_error():
 reveal("frame_item", "an error" if raised else "training without gradients, and no error")
 
 # %% [markdown]
-# The frame calls `backward`, so it needs the graph. The whole map, read in the sources of Lightning 2 and of
+# The frame calls `backward`, so it needs the graph. The whole map, for Lightning 2 and
 # Transformers:
 #
 # | in your loop | Lightning | Hugging Face `Trainer` |

@@ -30,6 +30,11 @@ _ADVICE = [
     (r"same device|on the expected device", "two operands live on different devices: move one with .to(device)"),
     (r"leaf Variable that requires grad", "do it under torch.no_grad(), or out of place"),
     (r"modified by an inplace operation", "an operation changed a value that backward needs: do it out of place"),
+    (
+        r"unscale_\(\) (has already been called|is being called after)",
+        "scaler.update() ends a step: call it once, after scaler.step(optimizer)",
+    ),
+    (r"source state dict is empty", "a scaler that is switched off has no state: save and load it only where it is on"),
     (r"does not require grad", "the graph was cut before this point: look for detach, no_grad or .data"),
     (
         r"backward through the graph a second time",
@@ -48,6 +53,7 @@ _ADVICE = [
         "compare the call with the parameters; some want their name, as dim=1",
     ),
     (r"NameError: name '(\w+)'", "a typo in the name? If not, run the cell that defines it first"),
+    (r"before Module.__init__", "a module registers what you assign: call super().__init__() first"),
     (r"'NoneType' object", "something returned None: does every path of your function return?"),
 ]
 
