@@ -24,7 +24,7 @@ SET_UP = set_up() { for python in "$$PYTHON" .venv/bin/python python3.13 python3
 	"or name it: make lab PYTHON=/path/to/python3.12" >&2; exit 1; }; set_up
 
 .PHONY: help ready data lab build-data show-data release autograde feedback grades build check-build test test-quick \
-	lint format lock bench clean
+	test-cuda lint format lock bench clean
 
 help: ## List the commands
 	@awk 'BEGIN { FS = ":.*## " } \
@@ -81,6 +81,9 @@ test: data lint ## All checks: style, quick tests, then notebooks and whole clas
 
 test-quick: data lint ## Style, and the tests that start no kernel
 	$(RUN) -m pytest -m "not kernel" $(call typed,ARGS)
+
+test-cuda: data ## The device tests on a CUDA GPU (skipped, with the reason, where there is none)
+	$(RUN) -m pytest tests/simgpu -m cuda $(call typed,ARGS)
 
 lint: ready ## Check the style
 	$(RUN) -m ruff check .

@@ -15,6 +15,8 @@ _HOMES = {
     "CheckFailed": "checking",
     "available_device": "devices",
     "seed_everything": "devices",
+    "draw_fx": "graphs",
+    "draw_graph": "graphs",
     "memory": "meter",
     "storage_bytes": "meter",
     "bytes_saved_for_backward": "meter",

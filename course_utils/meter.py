@@ -198,34 +198,56 @@ class Saved:
     Attributes
     ----------
     bytes : int
-        Bytes of the distinct storages that were saved; parameters are left out, they exist anyway.
+        Bytes of the distinct storages that were saved; parameters and their views are left out, they exist anyway.
     tensors : int
         How many tensors were saved, parameters left out.
+    kept : int
+        Bytes of those that were still saved when the function had returned: the rest hung on a graph that nothing holds.
     result : Any
         What the function returned, so that its graph stays alive while it is looked at.
     """
 
     bytes: int
     tensors: int
+    kept: int
     result: Any
+
+
+@dataclass(frozen=True)
+class _Held:
+    tensor: torch.Tensor
 
 
 def bytes_saved_for_backward(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Saved:
     """Run ``function(*args, **kwargs)`` and count the bytes that autograd saves meanwhile.
 
+    Returns
+    -------
+    Saved
+        ``.bytes``: all that was saved on the way. ``.kept``: what is still saved when the function has returned and its
+        result is held. ``.tensors``: how many tensors were saved. ``.result``: what the function returned. Parameters
+        (``nn.Parameter``) and their views count nowhere.
+
     Source: ``torch.autograd.graph.saved_tensors_hooks``.
     """
     storages: dict[int, torch.UntypedStorage] = {}
-    count = 0
+    held: list[weakref.ref[_Held]] = []
 
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        nonlocal count
-        if not isinstance(tensor, torch.nn.Parameter):
-            count += 1
+    def pack(tensor: torch.Tensor) -> _Held:
+        # Linear saves its weight transposed: a view, whose base is the parameter.
+        parameter = isinstance(tensor, torch.nn.Parameter) or isinstance(tensor._base, torch.nn.Parameter)
+        # In a wrapper that the graph alone holds: the tensor itself may live on for other reasons. And detached: a node
+        # that holds its own output, with the graph behind it, is a cycle that nothing ever frees.
+        kept = _Held(tensor if parameter else tensor.detach())
+        if not parameter:
+            held.append(weakref.ref(kept))
             storage = tensor.untyped_storage()
             storages[storage._cdata] = storage
-        return tensor
+        return kept
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept.tensor):
         result = function(*args, **kwargs)
-    return Saved(sum(s.nbytes() for s in storages.values()), count, result)
+    alive = storage_bytes(*[kept.tensor for ref in held if (kept := ref()) is not None])
+    saved = sum(storage.nbytes() for storage in storages.values())
+    storages.clear()  # the graph holds pack, and pack this dictionary: nothing shall live longer for having been counted
+    return Saved(saved, len(held), alive, result)

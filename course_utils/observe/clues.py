@@ -268,3 +268,18 @@ def relu_before_the_sum(expected, got):
             "The second path ends with its BatchNorm; ReLU comes after the sum.",
         )
     return None
+
+
+@clue
+def factor(expected, got):
+    """Right up to one factor: a sum where a mean was meant, a mean of means, something added k times."""
+    a, b = expected.astype(float).ravel(), got.astype(float).ravel()
+    if a.size < 2 or a.shape != b.shape or not a.any():
+        return None
+    k = float(b @ a / (a @ a))
+    if abs(k) > 1e-9 and abs(k - 1) > 1e-6 and np.allclose(b, k * a, rtol=1e-6, atol=1e-12):
+        return (
+            f"Every number is {k:.4g} times the expected one.",
+            "Look for a factor: a sum for a mean, a term counted twice, no 1 / n.",
+        )
+    return None

@@ -262,6 +262,9 @@ def _close(expected: float, got: float, spec: Spec) -> bool:
         return False
 
 
+_SPECIAL = {"raises", "array", "object", "numpy"}  # keys of values that are no tables
+
+
 def agrees(expected: Any, got: Any, spec: Spec) -> bool:
     """Do two plain values agree under a spec?"""
     return _difference(expected, got, spec) is None
@@ -286,6 +289,13 @@ def _difference(expected: Any, got: Any, spec: Spec) -> tuple[str, str] | None:
                 if inner:
                     return f"{key}: {inner[0]}", f"{key}: {inner[1]}"
             return None
+        if not _SPECIAL & {*expected, *got}:
+            # Two tables with other keys: the one that is missing, or too many, says more than both in full.
+            for key in expected:
+                if key not in got:
+                    return f"{key}: {_text(expected[key])}", f"nothing for {key}"
+            key = next(k for k in got if k not in expected)
+            return f"nothing for {key}", f"{key}: {_text(got[key])}"
         return _text(expected), _text(got)
     if isinstance(expected, list) and isinstance(got, list):
         if len(expected) != len(got):

@@ -67,6 +67,17 @@ def _working_folder() -> str | None:
         return None
 
 
+def _simulated_gpu_is_on() -> bool:
+    simgpu = sys.modules.get("course_utils.simgpu")  # not loaded: nobody can have switched it on
+    return simgpu is not None and simgpu.is_enabled()
+
+
+def _switch_simulated_gpu(on: bool) -> None:
+    from course_utils import simgpu
+
+    simgpu.enable() if on else simgpu.disable()
+
+
 SETTINGS: dict[str, tuple[Any, Any, Any, str]] = {
     "grad mode": (torch.is_grad_enabled, torch.set_grad_enabled, True, "torch.set_grad_enabled(True)"),
     "default dtype": (
@@ -101,6 +112,7 @@ SETTINGS: dict[str, tuple[Any, Any, Any, str]] = {
         'torch.set_float32_matmul_precision("highest")',
     ),
     "inference mode": (torch.is_inference_mode_enabled, lambda on: None, None, ""),  # see _settings
+    "simulated GPU": (_simulated_gpu_is_on, _switch_simulated_gpu, None, ""),
     "number of threads": (torch.get_num_threads, torch.set_num_threads, None, ""),
     "recursion limit": (sys.getrecursionlimit, sys.setrecursionlimit, None, ""),
     "working folder": (_working_folder, os.chdir, None, ""),
@@ -137,6 +149,33 @@ def _hooks(caught: Guarded) -> Iterator[None]:
             table.clear()
             table.update(then)
         module_hooks._global_is_full_backward_hook = kind
+
+
+def take_saved_tensors_hooks() -> list[tuple[Any, Any]]:
+    """Switch off every pair of saved-tensors hooks that is on, and return the pairs, the outermost first.
+
+    While a pair is on, PyTorch does not compare version counters: a spoilt graph runs backward without an error.
+    """
+    pairs = []
+    while (pair := torch._C._autograd._top_saved_tensors_default_hooks(True)) is not None:
+        pairs.insert(0, pair)
+        torch._C._autograd._pop_saved_tensors_default_hooks()
+    return pairs
+
+
+@contextmanager
+def _saved_tensors_hooks(caught: Guarded) -> Iterator[None]:
+    """Run the block without the notebook's saved-tensors hooks; put them back, and nothing else, afterwards."""
+    before = take_saved_tensors_hooks()
+    if before:
+        caught.remark("saved_tensors_hooks are on in this notebook; the check set them aside. Leave their block.")
+    try:
+        yield
+    finally:
+        if take_saved_tensors_hooks():
+            caught.remark("your code left saved_tensors_hooks switched on; the check switched them off.")
+        for pair in before:
+            torch._C._autograd._push_saved_tensors_default_hooks(*pair)
 
 
 @contextmanager
@@ -257,6 +296,7 @@ def guard() -> Iterator[Guarded]:
             _logging(caught),
             _random_state(),
             _hooks(caught),
+            _saved_tensors_hooks(caught),
             _settings(caught),
             warnings.catch_warnings(record=True) as shown,
         ):

@@ -65,7 +65,11 @@ def lines(verdict: Verdict, hidden: bool = False) -> list[str]:
         ]
     if verdict.kind is Kind.CRASHED and verdict.ended is not None:
         ended = verdict.ended
-        place = f"raised at line {ended.line}" if ended.line else "raised before your first line was reached"
+        place = (
+            f"raised at line {ended.line}"
+            if ended.line
+            else "raised in the check: calling your answer, or using what it returned"
+        )
         fix = (
             advice(ended.error, ended.message, verdict.exercise) or f'call it by hand; hint("{verdict.exercise}") helps'
         )

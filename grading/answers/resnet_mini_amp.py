@@ -1511,7 +1511,7 @@ def counts_inputs(graph_module):
     return [n.name for n in dead[::-1]]
 
 
-@wrong("unused_nodes", fails="graph left as it was", says="only read", kind=Kind.PARTLY)
+@wrong("unused_nodes", fails="graph left as it was", says="Only read", kind=Kind.PARTLY)
 def cleans_the_graph(graph_module):
     """eliminate_dead_code() on the graph itself."""
     before = [n.name for n in graph_module.graph.nodes]

@@ -42,6 +42,7 @@ MISTAKES = {
     "all_zero": (IMAGES, np.zeros_like(IMAGES)),
     "axes_reversed": (IMAGES, IMAGES[:, :, ::-1, ::-1]),
     "sign_flipped": (IMAGES, -IMAGES),
+    "factor": (IMAGES, 3 * IMAGES),
     "off_by_one": (BYTES.astype(np.int64), BYTES.astype(np.int64) + 1),
 }
 

@@ -395,3 +395,12 @@ def test_a_reference_too_large_to_record_passes_for_one():
     large = torch.ones(60_000)
     with pytest.raises(ValueError, match="reference"):
         one(large, large)
+
+
+def test_the_message_is_about_what_was_seen_to_fail_not_about_what_was_not_reached():
+    kind = Fact("kind", "a tensor", 0, Spec(form=True))
+    value = Fact("value", 2, 0, Spec(why="half of it", fix="double it"))
+    expected = behaviour(kind, value, Fact("kind", "a tensor", 1, Spec(form=True)), Fact("value", 4, 1, value.spec))
+    verdict = compare(expected, [("kind", "a tensor"), ("value", 1)], CRASH, 4.0)
+    assert (verdict.kind, verdict.points) == (Kind.WRONG_VALUE, 0.0)
+    assert verdict.first.name == "value" and "half of it" in message.text(verdict)

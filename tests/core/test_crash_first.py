@@ -23,3 +23,12 @@ def test_an_essential_fact_seen_to_fail_comes_before_the_crash():
     verdict = compare(EXPECTED, [("part", 1), ("heart", 9)], CRASH, 2.0)
     assert (verdict.kind, verdict.first.name) == (Kind.WRONG_VALUE, "heart")
     assert "the heart" in message.text(verdict)
+
+
+def test_a_table_with_another_key_names_the_key():
+    expected = Behaviour("thing", (Fact("nodes", {f"Operator{i}": 1 for i in range(9)}, 0, ESSENTIAL),))
+    got = {f"Operator{i}": 1 for i in range(8)}
+    first = compare(expected, [("nodes", got)], None, 2.0).first
+    assert (first.expected, first.got) == ("Operator8: 1", "nothing for Operator8")
+    first = compare(expected, [("nodes", {**got, "Operator8": 1, "More": 2})], None, 2.0).first
+    assert (first.expected, first.got) == ("nothing for More", "More: 2")

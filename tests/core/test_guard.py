@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import logging
 import os
 import random
@@ -171,6 +172,7 @@ CHANGES = {
     "autocast": lambda: torch.set_autocast_enabled("cpu", True),
     "precision of matrix products": lambda: torch.set_float32_matmul_precision("medium"),
     "inference mode": lambda: KEPT.append(torch._C._InferenceMode(True)),
+    "simulated GPU": lambda: importlib.import_module("course_utils.simgpu").enable(),
     "number of threads": lambda: torch.set_num_threads(torch.get_num_threads() + 1),
     "recursion limit": lambda: sys.setrecursionlimit(1234),
     "working folder": lambda: os.chdir("/"),

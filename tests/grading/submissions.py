@@ -13,7 +13,7 @@ from nbformat.v4 import new_code_cell
 from course_utils.observe import all_exercises
 from grading.source import sections
 
-__all__ = ["SECTION", "Submission", "submissions"]
+__all__ = ["SECTION", "Submission", "few_submissions", "submissions"]
 
 SECTION = "01_tensor_costs"
 POINTS = {e.id: e.points for e in all_exercises("tensor_costs")}
@@ -30,15 +30,16 @@ class Submission:
     notebook: NotebookNode
     but: dict[str, float] = field(default_factory=dict)
     nothing: bool = False
+    points: dict[str, float] = field(default_factory=lambda: POINTS)
 
     @property
     def deserved(self) -> dict[str, float]:
-        return {e: 0.0 if self.nothing else self.but.get(e, p) for e, p in POINTS.items()}
+        return {e: 0.0 if self.nothing else self.but.get(e, p) for e, p in self.points.items()}
 
 
-def answers_of_the_reference() -> dict[str, str]:
+def answers_of_the_reference(section: str = SECTION) -> dict[str, str]:
     """The reference's answer cells without the solution marks."""
-    cells = sections(SECTION)[0].answer_cells()
+    cells = sections(section)[0].answer_cells()
     return {name: re.sub(r"^\s*### (BEGIN|END) SOLUTION\n?", "", c.source, flags=re.M) for name, c in cells.items()}
 
 
@@ -184,4 +185,35 @@ def submissions(released: NotebookNode) -> list[Submission]:
         Submission("patches_torch_equal", with_answer("frame_difference", PATCHES_EQUAL), zero),
         Submission("strips_asserts", changed(insert_first(STRIPS_ASSERTS)), zero),
         Submission("forges_a_result", with_answer("frame_difference", FORGES), zero),
+    ]
+
+
+LOUD = """
+import logging, os, sys, warnings
+warnings.warn("a warning at the top")
+logging.getLogger("mine").error("a log record")
+print("to stderr", file=sys.stderr)
+os.write(2, b"to file descriptor 2\\n")
+"""
+
+
+def few_submissions(released: NotebookNode, section: str) -> list[Submission]:
+    """For every section: all right, nothing done, and half of it in a loud notebook whose kernel dies once."""
+    answers = answers_of_the_reference(section)
+    points = {e.id: e.points for e in all_exercises(sections(section)[0].name)}
+    functions = [name for name, code in answers.items() if f"def {name}(" in code]
+    half = list(answers)[::2]
+    dying = next(name for name in functions if name not in half)
+
+    right, mixed = copy.deepcopy(released), copy.deepcopy(released)
+    for exercise, code in answers.items():
+        answer_cell(right, exercise).source = code
+        if exercise in half:
+            answer_cell(mixed, exercise).source = code
+    answer_cell(mixed, dying).source = f"def {dying}(*anything, **more):\n    import os\n    os._exit(3)"
+    mixed.cells.insert(0, new_code_cell(LOUD))
+    return [
+        Submission("all_right", right, points=points),
+        Submission("nothing_done", copy.deepcopy(released), nothing=True, points=points),
+        Submission("half_in_a_mess", mixed, {e: 0.0 for e in answers if e not in half}, points=points),
     ]
