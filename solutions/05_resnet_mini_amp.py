@@ -24,24 +24,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from course_utils import (
-    available_device,
-    bytes_saved_for_backward,
-    check,
-    hint,
-    load_cifar_mini,
-    memory,
-)
-from course_utils import (
-    my_predictions,
-    operators,
-    predict,
-    progress,
-    reveal,
-    shows_error,
-    shows_warning,
-    table,
-)
+from course_utils import available_device, bytes_saved_for_backward, check, draw_fx, hint
+from course_utils import load_cifar_mini, memory, my_predictions, operators, predict, progress
+from course_utils import reveal, shows_error, shows_warning, table
 from course_utils.checkpoints import ShuffledBatches, write_checkpoint
 from course_utils.compile_counter import count_graphs
 from course_utils.plots import bars, figure, image_row, show
@@ -1681,6 +1666,13 @@ reveal("fx_kind", next(node.op for node in graph.nodes if node.name.startswith("
 # Layers are `call_module`, methods `call_method`, functions `call_function`. Two things that `print(model)` cannot
 # show stand there: a copy and a `detach` in the middle, and a layer that is computed for nobody, *used by 0*. There
 # are no times in it.
+#
+# A residual block as FX sees it, torchvision's: the input has two arrows, and the ReLU comes after the sum.
+
+# %%
+from torchvision.models.resnet import BasicBlock as TorchvisionBlock
+
+draw_fx(TorchvisionBlock(8, 8), torch.zeros(1, 8, 6, 6))
 
 # %% [markdown]
 # FX sees one way through the program. A decision that depends on values has none.
