@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["COST_SHARE", "MIME", "Fact", "Spec", "decode_array"]
+__all__ = ["COST_SHARE", "MIME", "SCORE_MIME", "Fact", "Spec", "decode_array"]
 
 MIME = "application/vnd.pytorch-foundations.facts+json"  # under which facts leave a student's kernel
+SCORE_MIME = "application/vnd.pytorch-foundations.score+json"  # under which a judge writes an accuracy
 COST_SHARE = 0.4  # of the points, lost by an answer that is right but wasteful
 
 _STORED = re.compile(r"[<|][biufc]\d\d?")

@@ -1623,3 +1623,150 @@ def stays_channels_last_in_shape(images, top, left, size, mean, std):
     """Normalises in (N, H, W, 3), where mean and std fit without a view."""
     batch = images[:, top : top + size, left : left + size].float()
     return batch.sub_(255 * mean).div_(255 * std)
+
+
+# --------------------------------------------------------------------------------------------- train_cifar_mini
+def _groups(first, widths, activation):
+    layers, inputs = [first, activation()], first.out_channels
+    for width in widths:
+        layers += [nn.Conv2d(inputs, width, 3, padding=1, bias=False), nn.MaxPool2d(2), nn.BatchNorm2d(width)]
+        layers += [activation(), nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), activation()]
+        inputs = width
+    return nn.Sequential(*layers, nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(inputs, 10))
+
+
+def _prepare(pixels):
+    return ((pixels.float() / 255 - 0.5) / 0.25).contiguous(memory_format=torch.channels_last)
+
+
+def _fit(model, optimizer, rate, images, labels, budget, batch=40):
+    n = len(images)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, rate, total_steps=budget * -(-n // batch), pct_start=0.2, anneal_strategy="linear"
+    )
+    for _ in range(budget):
+        for index in torch.randperm(n).split(batch):
+            x = _prepare(images[index])
+            if random.random() < 0.5:
+                x = x.flip(3)
+            down, across = random.randint(-3, 3), random.randint(-3, 3)
+            loss = F.cross_entropy(model(x.roll((down, across), (2, 3))), labels[index], label_smoothing=0.2)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+    model.eval()
+    return lambda unseen: (model(_prepare(unseen)) + model(_prepare(unseen).flip(3))).argmax(1)
+
+
+@right("train_cifar_mini")
+def adam_and_relu(images, labels, budget):
+    model = _groups(nn.Conv2d(3, 24, 3, padding=1), (24, 48, 64), nn.ReLU).to(images.device)
+    model = model.to(memory_format=torch.channels_last)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.05)
+    return _fit(model, optimizer, 0.01, images, labels, budget)
+
+
+@right("train_cifar_mini")
+def sgd_and_silu(images, labels, budget):
+    model = _groups(nn.Conv2d(3, 24, 3, padding=1), (24, 48, 64), nn.SiLU).to(images.device)
+    model = model.to(memory_format=torch.channels_last)
+    for layer in model:
+        if isinstance(layer, nn.Conv2d):
+            nn.init.dirac_(layer.weight[: layer.in_channels])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True, weight_decay=2e-3)
+    return _fit(model, optimizer, 0.05, images, labels, budget)
+
+
+def _small(pixels):
+    return F.avg_pool2d(pixels.float(), 4).flatten(1) / 255
+
+
+def _centroids(images, labels):
+    """The mean image of each class, 8 x 8: no recipe, and well above chance."""
+    x = _small(images[:])
+    return torch.stack([x[labels == c].mean(0) for c in range(10)])
+
+
+def _nearest(centres, features):
+    return torch.cdist(features, centres).argmin(1)
+
+
+@wrong("train_cifar_mini", fails="accuracy, step 2 of 5", says="of its parts", kind=Kind.PARTLY)
+def nearest_mean_image(images, labels, budget):
+    """No training at all: the class whose mean image is nearest."""
+    centres = _centroids(images, labels)
+    return lambda unseen: _nearest(centres, _small(unseen))
+
+
+@wrong("train_cifar_mini", fails="accuracy, step 1 of 5", says="held back")
+def always_the_same(images, labels, budget):
+    """One class for all."""
+    return lambda unseen: torch.zeros(len(unseen), dtype=torch.long, device=unseen.device)
+
+
+@wrong("train_cifar_mini", fails="accuracy, step 1 of 5", says="right")
+def shuffles_images_without_their_labels(images, labels, budget):
+    """images[order] beside labels in the old order."""
+
+    class Shuffled:
+        def __getitem__(self, index):
+            return images[torch.randperm(len(images))]
+
+    centres = _centroids(Shuffled(), labels)
+    return lambda unseen: _nearest(centres, _small(unseen))
+
+
+@wrong("train_cifar_mini", fails="accuracy, step 1 of 5", says="right")
+def other_scaling_when_predicting(images, labels, budget):
+    """Divides by 255 when training, and forgets it when predicting."""
+    centres = _centroids(images, labels)
+    return lambda unseen: _nearest(centres, _small(unseen) * 255)
+
+
+@wrong("train_cifar_mini", fails="predictions", says="argmax", kind=Kind.WRONG_FORM)
+def returns_scores(images, labels, budget):
+    """Ten scores for each image instead of a class."""
+    centres = _centroids(images, labels)
+    return lambda unseen: -torch.cdist(_small(unseen), centres)
+
+
+@wrong("train_cifar_mini", fails="what comes back", says="function predict", kind=Kind.WRONG_FORM)
+def returns_weights(images, labels, budget):
+    """The weights, and nothing that applies them."""
+    return _centroids(images, labels)
+
+
+@wrong(
+    "train_cifar_mini",
+    fails="predictions do not depend on the rest of the batch",
+    says="training mode",
+    kind=Kind.PARTLY,
+)
+def predicts_in_training_mode(images, labels, budget):
+    """Statistics of the batch at hand, as BatchNorm uses them in training mode."""
+    x = _small(images[:])
+    centres = torch.stack([F.batch_norm(x, None, None, training=True)[labels == c].mean(0) for c in range(10)])
+    return lambda unseen: _nearest(centres, F.batch_norm(_small(unseen), None, None, training=True))
+
+
+@wrong("train_cifar_mini", kind=Kind.CRASHED, says="budget")
+def more_passes_than_allowed(images, labels, budget):
+    """Reads on, as if the budget were advice."""
+    for _ in range(2 * budget):
+        centres = _centroids(images, labels)
+    return lambda unseen: _nearest(centres, _small(unseen))
+
+
+@wrong("train_cifar_mini", fails="each step has its own batch", says="copies")
+def trains_on_copies(images, labels, budget):
+    """Reads everything once and then makes as many steps as it likes."""
+    x = _small(images[:])
+    model = nn.Linear(x.shape[1], 10).to(x.device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.03)
+    for _ in range(100):
+        loss = F.cross_entropy(model(x), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return lambda unseen: model(_small(unseen)).argmax(1)
