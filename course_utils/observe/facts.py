@@ -266,6 +266,7 @@ class See:
 
     def score(
         self,
+        name: str,
         predictions: Any,
         *,
         labels: str,
@@ -279,6 +280,8 @@ class See:
 
         Parameters
         ----------
+        name : str
+            The fact's; of several steps the number is added.
         predictions : array-like of int, (N,)
         labels : str
             Which labels: ``test``, ``train[800:]``.
@@ -290,7 +293,8 @@ class See:
         plain = encode(predictions, self._device)
         for number, (drawn, photographs, share) in enumerate(steps, 1):
             spec = Spec(labels=labels, at_least=(drawn, photographs), share=share, why=why, fix=fix)
-            self.facts.append(Fact(f"accuracy, step {number} of {len(steps)}", plain, self.case, spec))
+            step = f"{name}, step {number} of {len(steps)}" if len(steps) > 1 else name
+            self.facts.append(Fact(step, plain, self.case, spec))
 
     def form(self, value: Any, name: str = "type of the result", *, why: str = "", fix: str = "") -> None:
         """Write down class, dtype, shape and device; do this before looking at values."""
