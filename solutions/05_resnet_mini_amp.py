@@ -1561,22 +1561,12 @@ except Stop:
     broken.save()
 
 resumed = short_trainer(Path(folder.name) / "short.pt")
-print(
-    "resumed:",
-    resumed.resume(),
-    "  at epoch",
-    resumed.batches.epoch,
-    "batch",
-    resumed.batches.position,
-)
+found = resumed.resume()
+print(f"resumed: {found}, epoch {resumed.batches.epoch}, batch {resumed.batches.position}")
 resumed.fit(4)
 pairs = zip(whole.model.state_dict().values(), resumed.model.state_dict().values(), strict=True)
-print(
-    "bit-equal to the unbroken run:",
-    all(torch.equal(a, b) for a, b in pairs),
-    "  same history:",
-    whole.history == resumed.history,
-)
+print("bit-equal to the unbroken run:", all(torch.equal(a, b) for a, b in pairs))
+print("the same history:", whole.history == resumed.history)
 
 # %% [markdown]
 # ## Part 6. Looking inside
@@ -1895,7 +1885,7 @@ lengths = [(torch.ones(n),) for n in (3, 4, 5, 6)]
 table(
     ("dynamic=", "graphs for four lengths"),
     [
-        (setting, len(count_graphs(clean, *lengths, dynamic=setting).graphs))
+        (str(setting), len(count_graphs(clean, *lengths, dynamic=setting).graphs))
         for setting in (None, False, True)
     ],
 )
@@ -2042,14 +2032,9 @@ table(
         ("torch.jit.trace", "deprecated: warns in this version", hasattr(torch.jit, "trace")),
     ],
 )
-print(
-    "torch",
-    torch.__version__,
-    "  level 2 gives",
-    safe,
-    "  level 3 gives",
-    compiled_if_possible(clean)(torch.ones(2)).tolist(),
-)
+print("torch", torch.__version__)
+print("level 2 gives", safe)
+print("level 3 gives", compiled_if_possible(clean)(torch.ones(2)).tolist())
 
 # %% [markdown]
 # `torch.jit.script` and `torch.jit.trace` are no fallback for `torch.compile`: tracing freezes branches, as you saw.
@@ -2142,9 +2127,7 @@ def peak(segments):
     blocks, x = [CountsCalls() for _ in range(16)], torch.randn(64, 32)
     for block in blocks:
         for p in block.parameters():
-            p.grad = torch.zeros_like(
-                p
-            )  # gradients exist anyway: they must not hide the activations
+            p.grad = torch.zeros_like(p)  # there anyway, they must not hide the activations
     with memory() as used:
         forward_in_segments(blocks, x, segments).sum().backward()
     return used.peak
@@ -2291,10 +2274,8 @@ def augment(images, use):
     if "cutout" in use:
         top, left = torch.randint(0, 25, (2, len(images), 1))
         place = torch.arange(32)
-        hole = ((place >= top) & (place < top + 8))[:, None, :, None] & (
-            (place >= left) & (place < left + 8)
-        )[:, None, None]
-        images = images.masked_fill(hole, 0.0)
+        rows, columns = (place >= top) & (place < top + 8), (place >= left) & (place < left + 8)
+        images = images.masked_fill(rows[:, None, :, None] & columns[:, None, None], 0.0)
     return images
 
 
@@ -2323,14 +2304,11 @@ def recipe(images, labels, epochs, use=INGREDIENTS, seed=0):
     )
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.2, total_steps=steps)
     for _ in range(epochs):
-        for chosen in torch.randperm(len(images))[: len(images) // batch_size * batch_size].split(
-            batch_size
-        ):
-            loss = F.cross_entropy(
-                model(augment(images[chosen], use)),
-                labels[chosen],
-                label_smoothing=0.1 if "label smoothing" in use else 0.0,
-            )
+        shuffled = torch.randperm(len(images))[: steps // epochs * batch_size]
+        for part in shuffled.split(batch_size):
+            logits = model(augment(images[part], use))
+            smoothing = 0.1 if "label smoothing" in use else 0.0
+            loss = F.cross_entropy(logits, labels[part], label_smoothing=smoothing)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -2374,12 +2352,8 @@ def accuracy(use):
     for seed in range(SEEDS):
         model = recipe(all_images[train], all_labels[train], EPOCHS, use, seed)
         with torch.no_grad():
-            values.append(
-                (model(all_images[held_back]).argmax(1) == all_labels[held_back])
-                .float()
-                .mean()
-                .item()
-            )
+            right = model(all_images[held_back]).argmax(1) == all_labels[held_back]
+            values.append(right.float().mean().item())
     return sum(values) / len(values)
 
 

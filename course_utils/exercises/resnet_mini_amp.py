@@ -22,6 +22,7 @@ from course_utils.budget import CountedImages
 from course_utils.compile_counter import count_graphs
 from course_utils.data.reading import load_unlabelled
 from course_utils.observe import attempt, describe, exercise
+from course_utils.observe.guard import guard
 from course_utils.observe.registry import public_seed
 from course_utils.observe.scores import true_labels
 
@@ -1320,7 +1321,8 @@ def unused_nodes(answer, case, see):
 
 def _copies(function: Any, *args: Any, least: int) -> int:
     """How many copies of at least so many elements a call makes: the profiler's rows ``copy_``, by their shapes."""
-    with torch.autograd.profiler.profile(record_shapes=True) as profile:
+    # The profiler writes notes to file descriptor 2; the learner need not see them.
+    with guard(), torch.autograd.profiler.profile(record_shapes=True) as profile:
         function(*args)
     shapes = [event.input_shapes[0] for event in profile.function_events if event.name == "aten::copy_"]
     return sum(math.prod(shape) >= least for shape in shapes)
