@@ -115,10 +115,13 @@ class Trainer:
     def epoch(self) -> Metrics:
         """What is left of the current epoch; its metrics, evaluation included."""
         number = self.batches.epoch
-        iterator = iter(self.loader)
-        if self._random is not None:  # after the iterator was made, which draws a number for its workers
+        # Making the iterator draws a number for its workers. A run that was broken between two epochs has not drawn it yet.
+        if self._random is not None and self.batches.position == 0:
             restore_random_state(self._random)
-            self._random = None
+        iterator = iter(self.loader)
+        if self._random is not None and self.batches.position > 0:
+            restore_random_state(self._random)
+        self._random = None
         self.model.train()
         for images, labels in iterator:
             self.step(images, labels)
