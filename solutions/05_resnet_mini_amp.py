@@ -31,7 +31,7 @@ from course_utils.checkpoints import ShuffledBatches, write_checkpoint
 from course_utils.compile_counter import count_graphs
 from course_utils.plots import bars, figure, image_row, show
 from course_utils.profiling import profile_rows, profile_table
-from course_utils.training import LiveCurves, Trainer
+from course_utils.training import LiveCurves, Trainer, tensorboard_log
 from course_utils.widgets.loss_scale import Step, loss_scale_picture, loss_scale_stepper
 
 # %%
@@ -522,9 +522,8 @@ with shows_error():
     exec(compile(program, "normal", "exec"), {"x": torch.zeros(3, 5)})
 checked = True
 with shows_error():
-    exec(
-        compile(program, "optimised", "exec", optimize=1), {"x": torch.zeros(3, 5)}
-    )  # what -O does
+    without = compile(program, "optimised", "exec", optimize=1)  # what -O does
+    exec(without, {"x": torch.zeros(3, 5)})
     checked = False
 reveal("assert_optimised", checked)
 
@@ -652,8 +651,7 @@ predict(
 torch.manual_seed(0)
 trainer = TinyTrainer(plain_net(), learning_rate=0.01)
 batches = [(torch.randn(16, 3, 32, 32), torch.randint(10, (16,))) for _ in range(30)]
-for _ in range(1):
-    loss, accuracy = trainer.epoch(batches)
+loss, accuracy = trainer.epoch(batches)
 print(f"loss {loss:.2f}, accuracy {accuracy:.0%}; ✓ training works!")
 reveal("random_labels", "about ln(10) = 2.30" if abs(loss - math.log(10)) < 0.35 else f"{loss:.2f}")
 
@@ -692,8 +690,7 @@ show(
     fig,
     "Sixteen images learnt by heart. The loss starts near ln(10), and falls by powers of ten.",
     f"A falling curve on a logarithmic axis, from {losses[0]:.2f} at step 0 to {losses[-1]:.4f} at "
-    f"step {len(losses)}; a dotted "
-    "line at 2.30 marks guessing.",
+    f"step {len(losses)}; a dotted line at 2.30 marks guessing.",
 )
 
 # %% [markdown]
@@ -1292,8 +1289,8 @@ print(f"checkpoint: {checkpoint_file.stat().st_size:,} bytes")
 # The checkpoint is about twice the size of the model: the optimizer remembers a momentum for each weight. Ten
 # epochs of this recipe are a beginning, not a result; part 10 is about a better one.
 #
-# For the runs of a whole project use a log that outlives the notebook: set `log=tensorboard_log("runs")` and start
-# `tensorboard --logdir runs`.
+# For the runs of a whole project use a log that outlives the notebook: say `log=tensorboard_log("runs")`, and start
+# `tensorboard --logdir runs`. Where TensorBoard is not installed, it says so, and the run goes on without.
 
 # %% [markdown]
 # ### What a checkpoint must hold
@@ -1303,9 +1300,8 @@ print(f"checkpoint: {checkpoint_file.stat().st_size:,} bytes")
 # %%
 predict(
     "resume_parts",
-    "Model and optimizer are restored, nothing else. The net has dropout, the run a schedule and a "
-    "scaler. Is the rest of the "
-    "run equal to the unbroken one, bit by bit?",
+    "Model and optimizer are restored, nothing else. The net has dropout, the run a schedule and "
+    "a scaler. Is the rest of the run equal to the unbroken one, bit by bit?",
     [True, False],
 )
 
@@ -1319,9 +1315,8 @@ def small_run(steps, state=None, leave_out=()):
     )
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=12)
-    scaler = torch.amp.GradScaler(
-        "cpu", init_scale=2.0**127, growth_interval=3
-    )  # too large: it has to come down
+    # A scale that is too large: it has to come down.
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, growth_interval=3)
     parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler}
     start = 0
     torch.manual_seed(5 if state is None else 99)  # a new process begins with other random numbers
