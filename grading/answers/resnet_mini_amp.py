@@ -729,7 +729,7 @@ def _evaluate(model, loader, mode=True, grad=False, weigh=True, restore="each", 
     return loss / (seen if weigh else batches), right_ones / seen
 
 
-@wrong("evaluate", fails="left in evaluation mode", says="guess", factory=True)
+@wrong("evaluate", fails="still in evaluation mode", says="guess", factory=True)
 def trains_at_the_end():
     """model.train() at the end, whatever it was before."""
     return functools.partial(_evaluate, restore="train")
@@ -747,13 +747,13 @@ def restores_the_top_only():
     return functools.partial(_evaluate, restore="top")
 
 
-@wrong("evaluate", fails="graph", says="no_grad", kind=Kind.PARTLY, factory=True)
+@wrong("evaluate", fails="gradients switched off", says="no_grad", kind=Kind.PARTLY, factory=True)
 def eval_without_no_grad():
     """Believes that eval() switches gradients off."""
     return functools.partial(_evaluate, grad=True)
 
 
-@wrong("evaluate", fails="accuracy", says="evaluation mode", factory=True)
+@wrong("evaluate", fails="running statistics", says="no_grad()", factory=True)
 def no_grad_without_eval():
     """Believes that no_grad() is enough: dropout drops, BatchNorm learns."""
 
@@ -1269,7 +1269,7 @@ def without_the_scheduler():
     return _checkpoint_without("scheduler")
 
 
-@wrong("Checkpoint", fails="random numbers of Python's random", says="other numbers", kind=Kind.PARTLY, factory=True)
+@wrong("Checkpoint", fails="random numbers of Python", says="other numbers", kind=Kind.PARTLY, factory=True)
 def torch_is_the_only_generator():
     """Saves torch's random state, and forgets NumPy's and Python's."""
 
