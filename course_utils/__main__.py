@@ -14,6 +14,7 @@ from course_utils.errors import CourseError
 COMMANDS = {
     "build-data": ("course_utils.data.build_command", "make the images of the course (CIFAR-mini)"),
     "show-data": ("course_utils.data.show_command", "write a contact sheet of the images"),
+    "doctor": ("course_utils.doctor", "look whether this machine is ready, and say what to do"),
 }
 """Name: module, and what it does."""
 

@@ -25,7 +25,7 @@ from nbgrader.preprocessors import Execute
 from traitlets import Bool, Dict
 
 from course_utils.observe import card, message
-from course_utils.observe.compare import Verdict
+from course_utils.observe.compare import Kind, Verdict
 from course_utils.observe.plain import MIME, SCORE_MIME
 from grading.judge import Judge, read_report
 
@@ -164,6 +164,9 @@ class ObserveAndJudge(Execute):
             failed = next((o for o in order.outputs if o.get("output_type") == "error"), None)
             what = f"{failed.ename}: {failed.evalue}"[:300] if failed else "the check did not report"
             verdict = judge.broken(name, "NoReport", what, "something in the notebook keeps the check from running")
+        if verdict.kind is Kind.NOT_GRADABLE:
+            # The machine's fault. Better no mark, and a person who looks, than a 0.
+            raise RuntimeError(f"{name} cannot be graded on this machine now: {verdict.detail}")
         self._write(cell, verdict)
 
     def _write(self, cell: NotebookNode, verdict: Verdict) -> None:

@@ -111,8 +111,8 @@ print("validation has moved the running mean by  ", f"{(statistics - before).abs
 # | 9 | A diagnosis in three layers | 10 |
 #
 # That is about 3 hours, and the exercises take about 4.5 more; each says its own minutes. You need not do all of it
-# at once. **Predict** cells ask for a guess, which
-# nobody marks; `check("...")` tries an answer as often as you like; `hint("...")` opens the hints one by one.
+# at once. **Predict** cells ask for a guess, which nobody marks; `check("...")` tries an answer as often as you like;
+# `hint("...")` opens the hints one by one.
 
 # %%
 progress("graph_debugging")
@@ -1862,6 +1862,8 @@ class GradientRecorder:
 # * It also works where all parameters are frozen, and where the caller has switched gradients off with `no_grad`.
 # * One forward pass. The model runs in the mode in which it comes; its parameters' `.grad`, flags and hooks stay as they are, also after an error.
 # * No tensor of the forward pass outlives the call.
+#
+# It takes a hook, `torch.autograd.grad` (part 2) and `enable_grad` (part 3).
 
 # %% exercise="feature_gradient"
 def feature_gradient(model, layer, x, target):

@@ -50,8 +50,14 @@ def _hooks(model: nn.Module) -> int:
     return sum(len(getattr(module, kind)) for module in model.modules() for kind in kinds)
 
 
-def _modes(model: nn.Module) -> dict[str, bool]:
-    return {name: module.training for name, module in model.named_modules()}
+def _modes(model: nn.Module) -> dict[str, str]:
+    """Mode of each module by its name; the model itself is ``the model``."""
+    return {name or "the model": "train" if m.training else "eval" for name, m in model.named_modules()}
+
+
+def _put_back(model: nn.Module, modes: dict[str, str]) -> None:
+    for name, module in model.named_modules():
+        module.training = modes[name or "the model"] == "train"
 
 
 def _buffers(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -70,6 +76,11 @@ def _collector_off() -> Iterator[None]:
             gc.enable()
 
 
+def _witness(tensor: torch.Tensor) -> weakref.ref:
+    """Knows whether a tensor's memory is still there, under whatever name: a detached alias keeps it as well."""
+    return weakref.ref(tensor.untyped_storage())
+
+
 def _grad_mode_kept(see: Any, share: float = 0.1) -> None:
     """Write down whether gradients are still recorded, and switch recording on again for the rest of the observation."""
     kept = torch.is_grad_enabled()
@@ -86,7 +97,7 @@ def _grad_mode_kept(see: Any, share: float = 0.1) -> None:
 def _no_hook_left(see: Any, before: int, model: nn.Module, share: float | None = None) -> None:
     see(
         "hooks left on the model",
-        _hooks(model) - before,
+        max(0, _hooks(model) - before),
         share=share,
         why="A hook that is left runs again at every later call of the model.",
         fix="Keep the handle of each hook; remove your own, and only those.",
@@ -114,7 +125,15 @@ def _check_table(answer: Any, rows: Any, see: Any) -> dict[str, Any]:
         why="The predictions are read from a dictionary: code -> prediction.",
         fix="Keep the table as it was handed out, and replace each None.",
     )
-    return answer if isinstance(answer, dict) else {}
+    table = answer if isinstance(answer, dict) else {}
+    see(
+        "rows with a prediction",
+        f"{sum(table.get(row) is not None for row in rows)} of {len(rows)}",
+        share=0.0,
+        why="What you did not guess before, you will not be surprised by.",
+        fix="Write down a guess for every row, and check then.",
+    )
+    return table
 
 
 # ------------------------------------------------------------------------------------------------ predictions
@@ -185,7 +204,7 @@ def predict_cut(answer, case, see):
     """Predict of nine ways to leave the graph: is memory shared, is the result in the graph, what does a write do?"""
     table = _check_table(answer, _CUT_ROWS, see)
     for row, (why, fix) in _CUT_ROWS.items():
-        see(row, _cut_prediction(table.get(row)), share=1 / len(_CUT_ROWS), why=why, fix=fix)
+        see(row, _cut_prediction(table.get(row)), share=1 / len(_CUT_ROWS), secret=True, why=why, fix=fix)
 
 
 _LINEAR_SAVES = (
@@ -238,9 +257,13 @@ def predict_saved(answer, case, see):
     """Predict of eight versions of a two-layer network how many bytes autograd keeps for the backward pass."""
     table = _check_table(answer, _SAVED_ROWS, see)
     for row, (why, fix) in _SAVED_ROWS.items():
-        entry = table.get(row)
-        value = int(entry) if isinstance(entry, (int, np.integer)) and not isinstance(entry, bool) else entry
-        see(row, value, share=1 / len(_SAVED_ROWS), why=why, fix=fix)
+        see(row, _whole(table.get(row)), share=1 / len(_SAVED_ROWS), secret=True, why=why, fix=fix)
+
+
+def _whole(entry: Any) -> Any:
+    """A number of bytes as an int, however it was computed (``7 * 64 / 2``)."""
+    numbers = (int, float, np.integer, np.floating)
+    return int(entry) if isinstance(entry, numbers) and not isinstance(entry, bool) and entry % 1 == 0 else entry
 
 
 _NEEDS_RESULT = (
@@ -315,7 +338,7 @@ def predict_inplace(answer, case, see):
     for row, (why, fix) in _INPLACE_ROWS.items():
         entry = table.get(row)
         value = "no prediction" if entry is None else _word(entry, _INPLACE_WORDS, " / ".join(_INPLACE_WORDS))
-        see(row, value, share=1 / len(_INPLACE_ROWS), why=why, fix=fix)
+        see(row, value, share=1 / len(_INPLACE_ROWS), secret=True, why=why, fix=fix)
 
 
 # ------------------------------------------------------------------------------------------------ an optimizer's step
@@ -340,7 +363,7 @@ def sgd_momentum_step(answer, case, see):
     grads = [[_data(case, *p.shape) for p in held] for _ in range(3)]
     params, buffers = list(held), [None] * len(held)
     places = [p.data_ptr() for p in held]
-    after_one = None
+    start, after_one = [p.detach().clone() for p in held], None
     for step, grad in enumerate(grads):
         for parameter, g in zip(held, grad, strict=True):
             if parameter.grad is None:
@@ -372,11 +395,17 @@ def sgd_momentum_step(answer, case, see):
         fix="Write into the memory it has: p -= ..., p.add_(...), p.copy_(...).",
     )
     see(
+        "parameters changed by a step",
+        [not torch.equal(p, before) for p, before in zip(after_one, start, strict=True)],
+        why="After the call the parameters hold what they held before.",
+        fix="p -= ... changes the tensor, p = p - ... only your local name for it.",
+    )
+    see(
         "values after one step",
         torch.cat([p.flatten() for p in after_one]),
         atol=1e-10,
         why="The parameters do not hold p - lr * buffer.",
-        fix="p -= ... changes the tensor, p = p - ... only your local name for it.",
+        fix="By hand: in the first step the buffer is the gradient, as it is.",
     )
     see(
         "values after three steps",
@@ -387,10 +416,13 @@ def sgd_momentum_step(answer, case, see):
     )
     see(
         "buffers after three steps",
-        [b if b is None else b.detach() for b in buffers],
+        torch.cat([b.detach().flatten() for b in buffers])
+        if all(isinstance(b, torch.Tensor) for b in buffers)
+        else [describe(b) for b in buffers],
         atol=1e-10,
-        why="The list buffers does not carry the momentum to the next call.",
-        fix="Store every buffer in buffers[i], and keep it apart from p.grad.",
+        why="buffers[i] does not hold momentum * buffer + gradient.",
+        fix="Store every buffer in buffers[i]; multiply by lr when you subtract.",
+        clues=["factor"],
     )
     see(
         "buffers carry no graph",
@@ -413,11 +445,18 @@ def sgd_momentum_step(answer, case, see):
     torch.set_grad_enabled(True)
     see(
         "a parameter without gradient",
-        outcome if outcome.raised else [torch.equal(unused, before), used.detach()],
-        share=0.2,
-        atol=1e-10,
+        outcome if outcome.raised else "left as it was" if torch.equal(unused, before) else "changed",
+        share=0.15,
         why="grad is None where a parameter took no part: it stays as it is.",
         fix="Skip it, and go on with the next one.",
+    )
+    see(
+        "the parameter behind it",
+        used.detach(),
+        share=0.05,
+        atol=1e-10,
+        why="A parameter without gradient came first, and this one was forgotten.",
+        fix="continue goes on with the next parameter; return and break do not.",
     )
 
     weight = _data(case, c, requires_grad=True)
@@ -500,10 +539,10 @@ def backward_operators(answer, case, see):
         why="Recursion ends at about a thousand levels, and networks are deeper.",
         fix="Use a loop with a list of the nodes that are still to be visited.",
     )
-    loss.backward()
+    outcome = attempt(loss.backward)
     see(
         "backward still works",
-        w.grad,
+        outcome.error or w.grad,
         atol=1e-10,
         why="The graph was used up, or gradients were left in the leaves.",
         fix="Only look at the graph: no backward, no autograd.grad.",
@@ -522,7 +561,7 @@ def _outcome_counts(answer: Callable[..., Any], loss: torch.Tensor) -> Any:
     return outcome if outcome.raised else _counts(outcome.value)
 
 
-_PLACES = ("stem", "body", "neck", "left", "right", "head", "gate", "skip")
+_PLACES = ("stem", "body", "neck", "left", "right", "head", "gate", "skip", "base", "lift", "join")
 
 
 def _renamed(case: Any, model: nn.Module, children: dict[str, nn.Module]) -> dict[str, str]:
@@ -539,7 +578,7 @@ class _Branches(nn.Module):
 
     def __init__(self, case: Any, n: int) -> None:
         super().__init__()
-        roles = ("first", "second", "unused", "frozen", "detached", "silent", "dead")
+        roles = ("first", "second", "unused", "stale", "twin", "frozen", "detached", "silent", "dead")
         layers = {role: nn.Linear(n, n) for role in roles}
         tied = nn.Linear(n, n, bias=False)
         tied.weight = layers["first"].weight
@@ -573,21 +612,46 @@ def reached_parameters(answer, case, see):
     n, rows = case.sizes(2, 3, 7)
     model = _filled(case, _Branches(case, n))
     with torch.no_grad():
-        for role in ("second", "unused", "detached"):
+        for role in ("second", "twin"):
             model.part(role).bias.zero_()  # equal numbers in different parameters
     x = _data(case, rows, n)
     loss = model(x).square().sum()
-    unused = model.part("unused").weight
-    unused.grad = torch.ones_like(unused)  # left over from an earlier pass
+    stale = model.part("stale").weight
+    stale.grad = torch.ones_like(stale)  # left over from an earlier pass
     names = answer(loss, model)
     see.form(
         "names" if _are_names(names) else describe(names),
         why="The answer is a set of names, as model.named_parameters() has them.",
         fix="Collect the names, not the tensors.",
     )
+    found = _reached(names, model)
+    see(
+        "an unused layer",
+        _part(found, model, "unused"),
+        why="It asks for gradients by requires_grad, but this loss does not use it.",
+        fix="Ask the graph, not the parameter: walk from loss.grad_fn to the leaves.",
+    )
+    see(
+        "an unused layer with a .grad",
+        _part(found, model, "stale"),
+        why="What lies in .grad may be old: it says nothing about this loss.",
+        fix="Ask the graph: walk from loss.grad_fn to the leaves.",
+    )
+    see(
+        "equal numbers elsewhere",
+        _part(found, model, "twin"),
+        why="Another layer's bias holds zeros, too: equal numbers, two parameters.",
+        fix="Compare with `is`, or by id(): that asks whether it is the same object.",
+    )
+    see(
+        "a layer whose gradients are zero",
+        _part(found, model, "dead"),
+        why="The graph leads there, and a gradient of zero is a gradient.",
+        fix="Zero is not None: do not look at the numbers.",
+    )
     see(
         "names",
-        _reached(names, model),
+        found,
         why="A parameter is reached when the graph has a node that collects for it.",
         fix="Compare your names with these: how does the loss get to each of them?",
     )
@@ -604,7 +668,7 @@ def reached_parameters(answer, case, see):
         sorted(name for name, p in model.named_parameters() if p.grad is not None),
         share=0.3,
         why="A backward pass leaves gradients, and the next step adds to them.",
-        fix="Walk the graph, or ask torch.autograd.grad, which stores nothing.",
+        fix="Only walk the graph: a walk stores nothing.",
     )
     see(
         "backward still works",
@@ -635,6 +699,13 @@ def _reached(value: Any, model: nn.Module) -> Any:
     return {name: "reached" if name in value else "not reached" for name in known} | {
         "names of no parameter": sorted(set(value) - set(known))
     }
+
+
+def _part(found: Any, model: Any, role: str) -> Any:
+    """What was said of the parameters of one part of the model."""
+    if not isinstance(found, dict):
+        return found
+    return {name: word for name, word in found.items() if name.startswith(f"{model.place[role]}.")}
 
 
 # ------------------------------------------------------------------------------------------------ saved bytes
@@ -696,6 +767,12 @@ def saved_bytes(answer, case, see):
     wide = _data(case, n, 3 * a, requires_grad=True)
     image, kernel = _data(case, 2, 3, n + 4, a + 4), nn.Parameter(_data(case, 4, 3, 3, 3))
     see(
+        "a leaf that requires grad",
+        answer(lambda: wide.square()),
+        why="Only an nn.Parameter is left out, and this leaf is none: it counts.",
+        fix="Ask isinstance(tensor, nn.Parameter), not requires_grad or is_leaf.",
+    )
+    see(
         "one storage saved several times",
         {
             "h * h.tanh()": answer(lambda: wide * wide.tanh()),
@@ -713,6 +790,13 @@ def saved_bytes(answer, case, see):
         },
         why="Parameters exist anyway; their views and transposes are no extra bytes.",
         fix="Leave out a tensor that is a Parameter, and one whose _base is one.",
+    )
+    see(
+        "saved, and freed again",
+        answer(lambda: [wide.exp().shape for _ in range(50)]),  # often enough: an allocator may hand out new places
+        share=0.15,
+        why="The next storage got the address of one that had been freed.",
+        fix="Hold every storage until you have counted.",
     )
     with torch.no_grad():
         nothing = answer(forward)
@@ -853,11 +937,19 @@ def GradientRecorder(answer, case, see):  # the name of the class that the learn
     )
     see(
         "norms",
-        norms,
+        {name: sorted(numbers) for name, numbers in norms.items()} if isinstance(norms, dict) else norms,
         atol=1e-9,
         rtol=1e-9,
         why="The norm of the gradient with respect to the output of the module.",
-        fix="Look at the gradient of the output as it was before an in-place layer.",
+        fix="norm() of all its numbers, as it was before an in-place layer.",
+    )
+    see(
+        "order of the norms",
+        norms,
+        atol=1e-9,
+        rtol=1e-9,
+        why="The numbers are right, and come in another order.",
+        fix="The order of arrival: the gradient of the last call comes first.",
     )
     _no_hook_left(see, before, model)
     see(
@@ -916,9 +1008,11 @@ def GradientRecorder(answer, case, see):  # the name of the class that the learn
 def _form_of_norms(norms: Any) -> str:
     if not isinstance(norms, dict):
         return describe(norms)
+    if not norms:
+        return "an empty dictionary"
     values = sorted({type(v).__name__ for v in norms.values()})
     items = sorted({type(i).__name__ for v in norms.values() if isinstance(v, list) for i in v})
-    return f"dictionary of {', '.join(values)} of {', '.join(items)}"
+    return f"dictionary of {', '.join(values)} of {', '.join(items) or 'nothing: all are empty'}"
 
 
 def _late_backward(answer: Any, model: nn.Module, x: torch.Tensor) -> int:
@@ -935,7 +1029,7 @@ def _kept_by_recorder(answer: Any, model: nn.Module, x: torch.Tensor) -> int:
     """How many outputs of the model's layers outlive the block, while the recorder lives."""
     outputs: list[weakref.ref] = []
     handles = [
-        module.register_forward_hook(lambda module, inputs, output: outputs.append(weakref.ref(output)))
+        module.register_forward_hook(lambda module, inputs, output: outputs.append(_witness(output)))
         for module in (model.stem, model.twice, model.head)
     ]
     with _collector_off():
@@ -962,14 +1056,14 @@ class _Spoils(nn.Module):
 
 
 class _Pair(nn.Module):
-    """Returns a tuple with its input, a number in a dictionary, and None."""
+    """Returns a tuple with its input, a dictionary of a list of numbers, and None."""
 
     def __init__(self, value: float) -> None:
         super().__init__()
         self.value = value
 
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor], None]:
-        return x, {"scale": x.new_tensor([1.0, self.value])}, None
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, dict[str, list[torch.Tensor]], None]:
+        return x, {"scales": [x.new_tensor([1.0]), x.new_tensor([2.0, self.value])]}, None
 
 
 class _Parts(nn.Module):
@@ -1066,7 +1160,7 @@ def first_bad_module(answer, case, see):
         "an output that is no tensor",
         _name_of(attempt(answer, new({"pair": value}), x)),
         share=0.1,
-        why="A module may return a tuple, a dictionary, None: look inside.",
+        why="A module may return a tuple, a list, a dictionary, None: look inside.",
         fix="Write a small function that is called again for lists, tuples, values.",
     )
     see(
@@ -1175,7 +1269,7 @@ def safe_norm(answer, case, see):
     )
     see(
         "values of tiny rows",
-        answer(x * 1e-9),
+        answer(x * 1e-60),  # any number that could be added under the root is larger than the squares
         rtol=1e-9,
         why="A small number added under the root swallows rows of its own size.",
         fix="Treat rows of zeros apart, and leave all others alone.",
@@ -1259,11 +1353,11 @@ def masked_sqrt(answer, case, see):
     )
     see(
         "small positive numbers",
-        [answer(x.abs() * 1e-12), _gradient(answer, kept[kept > 0] * 1e-12, torch.ones_like(kept[kept > 0]))],
+        [answer(x.abs() * 1e-60), _gradient(answer, kept[kept > 0] * 1e-60, torch.ones_like(kept[kept > 0]))],
         rtol=1e-9,
         share=0.25,
         why="A small positive number is not masked: its root is far larger than it.",
-        fix="Compare with 0, not with a threshold.",
+        fix="Compare with 0, not with a threshold, and add nothing to x.",
     )
     see(
         "nothing is positive",
@@ -1291,9 +1385,11 @@ class _Picture(nn.Module):
         self.block = nn.Sequential(nn.Conv2d(width, width, 3, padding=1), nn.Tanh())
         self.head = nn.Linear(width, classes)
         self.calls = 0
+        self.modes: list[dict[str, str]] = []  # of all modules, at each call
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.calls += 1
+        self.modes.append(_modes(self))
         h = self.stem(x)
         h = F.relu(h + self.block(h), inplace=True)
         return self.head(h.mean(dim=(2, 3)))
@@ -1315,6 +1411,9 @@ def feature_gradient(answer, case, see):
     """The gradient of the target classes' scores with respect to the output of one layer, and nothing left behind."""
     width, classes, height, columns = case.sizes(4, 3, 7)
     model = _filled(case, _Picture(width, classes)).eval()
+    if case.index:
+        model.train().stem[1].eval()  # as in training with frozen statistics
+    modes = _modes(model)
     x = _data(case, 3, 3, height, columns)
     target = torch.tensor([case.integer(0, classes - 1) for _ in range(3)], device=case.device)
     with torch.no_grad():
@@ -1325,6 +1424,12 @@ def feature_gradient(answer, case, see):
         gradient,
         why="One number for each number of the layer's output.",
         fix="Take the gradient of the layer's output, not of x or of a parameter.",
+    )
+    see(
+        "mode during the forward pass",
+        next((seen for seen in model.modes if seen != modes), modes),
+        why="The model ran in another mode, and BatchNorm and dropout differ there.",
+        fix="Run the model as it comes: neither train() nor eval().",
     )
     see(
         "gradient",
@@ -1384,8 +1489,10 @@ def feature_gradient(answer, case, see):
         why="Nothing in front of the layer needs a gradient, so no graph begins.",
         fix="Let the feature itself require grad: detach it, requires_grad_().",
     )
+    switched_on = torch.is_grad_enabled()
     with torch.no_grad():
         outcome = attempt(answer, model, "block.0", x, target)
+        switched_off = not torch.is_grad_enabled()
     see(
         "called under no_grad",
         outcome,
@@ -1398,7 +1505,7 @@ def feature_gradient(answer, case, see):
     see(
         "model as it was",
         {
-            "mode": sorted(set(_modes(model).values())),
+            **_modes(model),
             "buffers": all(torch.equal(b, buffers[name]) for name, b in model.named_buffers()),
             "trainable": all(p.requires_grad for p in model.parameters()),
             "frozen": not any(p.requires_grad for p in frozen.parameters()),
@@ -1415,14 +1522,20 @@ def feature_gradient(answer, case, see):
         why="The forward pass failed, and your hook stayed.",
         fix="Remove the hook in a finally, or use `with` on the handle.",
     )
-    _grad_mode_kept(see)
+    see(
+        "grad mode left as it was",
+        {"on": switched_on, "off, after a call under no_grad": switched_off},
+        share=0.1,
+        why="The caller's switch for gradients stands differently after your call.",
+        fix="Use `with torch.enable_grad():`, which switches back by itself.",
+    )
 
 
 def _kept_by(answer: Any, model: nn.Module, layer: str, *args: Any) -> int:
     """How many outputs of the layer and of the model live on after the call, while its result lives."""
     outputs: list[weakref.ref] = []
     handles = [
-        module.register_forward_hook(lambda module, inputs, output: outputs.append(weakref.ref(output)))
+        module.register_forward_hook(lambda module, inputs, output: outputs.append(_witness(output)))
         for module in (model, model.get_submodule(layer))
     ]
     with _collector_off():
@@ -1454,12 +1567,20 @@ def accumulate(answer, case, see):
     sizes = case.sizes(5, 80, 120) if case.index else (*case.sizes(4, 90, 120), 7)
     batches = [(_data(case, size, features), _data(case, size, 3)) for size in sizes]
     loss_function = F.smooth_l1_loss if case.index else F.mse_loss
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            parameter.grad = torch.full_like(parameter, 3.0)  # left over from the step before
     values = [p.detach().clone() for p in model.parameters()]
-    average = answer(model, batches, loss_function)
+
+    def call(parts: Any, left_over: float | None = None) -> tuple[Any, torch.Tensor]:
+        """Result of a call on these micro-batches, and all gradients in a row; ``left_over`` fills .grad before."""
+        for parameter in model.parameters():
+            empty = left_over is None or not parameter.requires_grad
+            parameter.grad = None if empty else torch.full_like(parameter, left_over)
+        result = answer(model, parts, loss_function)
+        found = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+        return result, torch.cat(found) if found else torch.zeros(0, dtype=DOUBLE)
+
+    average, together = call(batches)
     gradients = [p.grad for p in model.parameters()]
+    unchanged = [torch.equal(p, v) for p, v in zip(model.parameters(), values, strict=True)]
     see.form(
         f"{describe(average)}, gradients: {describe(gradients)}",
         name="type of result and gradients",
@@ -1467,18 +1588,32 @@ def accumulate(answer, case, see):
         fix="Return a number without a graph: item(); leave p.grad to backward.",
     )
     see(
+        "parameters left as they were",
+        unchanged,
+        why="The step is the optimizer's business, after this function.",
+        fix="Change gradients only.",
+    )
+    others = [[*batches[:i], (inputs + 1, targets), *batches[i + 1 :]] for i, (inputs, targets) in enumerate(batches)]
+    see(
+        "micro-batches that count",
+        [not torch.equal(call(parts)[1], together) for parts in others],
+        why="The gradients of a micro-batch are gone: cleared, or never computed.",
+        fix="zero_grad once, before the loop; in the loop gradients add up.",
+    )
+    see(
         "gradients",
-        torch.cat([g.flatten() for g in gradients if g is not None]),
+        together,
         atol=1e-10,
         why="These are not the gradients of the mean over all items together.",
         fix="Each item counts the same, so a micro-batch counts by its size.",
         clues=["factor"],
     )
     see(
-        "parameters left as they were",
-        [torch.equal(p, v) for p, v in zip(model.parameters(), values, strict=True)],
-        why="The step is the optimizer's business, after this function.",
-        fix="Change gradients only.",
+        "gradients of the step before",
+        call(batches, left_over=3.0)[1],
+        atol=1e-10,
+        why="What lay in .grad before is still in there: backward adds to it.",
+        fix="Drop it with model.zero_grad(), once, before the loop.",
     )
     see(
         "average loss",
@@ -1733,6 +1868,24 @@ def _broken_models(case: Any) -> Iterator[tuple[str, nn.Module, torch.Tensor, st
         "The gradient is infinite; anomaly mode would not have said a word.",
         "isfinite knows infinities, isnan does not.",
     )
+    near = build(extra=nn.Linear(width, width))
+    yield (
+        "norms near the limits",
+        near,
+        _with_gradients_of_norm(
+            case,
+            {
+                near.part("first").weight: 1.5e3,
+                near.part("last").weight: 7e2,
+                near.part("last").bias: 1.2e3,
+                near.part("extra").weight: 5e-9,
+                near.part("first").bias: 1.5e-8,
+                near.part("extra").bias: 3e-8,
+            },
+        ),
+        "The limits are 1e3 and 1e-8, for the norm of the whole gradient.",
+        "Take gradient.norm(), not its largest number and not the mean.",
+    )
     used_up = build()
     loss = run(used_up)
     loss.backward()
@@ -1743,6 +1896,15 @@ def _broken_models(case: Any) -> Iterator[tuple[str, nn.Module, torch.Tensor, st
         "The graph is freed: backward raises, and .grad shows the old gradients.",
         "Compute gradients yourself; do not read what lies in .grad.",
     )
+
+
+def _with_gradients_of_norm(case: Any, norms: dict[torch.Tensor, float]) -> torch.Tensor:
+    """A loss whose gradients have these norms, with numbers of one size in each, so that no single one reaches a limit."""
+    loss = torch.zeros((), dtype=DOUBLE, device=case.device)
+    for parameter, norm in norms.items():
+        signs = _data(case, *parameter.shape).sign()
+        loss = loss + (parameter * signs).sum() * (norm / parameter.numel() ** 0.5)
+    return loss
 
 
 _DIAGNOSES_THAT_COUNT = ("healthy", "unused layer", "frozen layer")
@@ -1783,7 +1945,7 @@ def diagnose(answer, case, see):
         see(
             fault,
             outcome if outcome.raised else _verdicts(outcome.value),
-            share=None if fault in _DIAGNOSES_THAT_COUNT else 0.04,
+            share=None if fault in _DIAGNOSES_THAT_COUNT else 0.1 if fault == "norms near the limits" else 0.035,
             why=why,
             fix=fix,
         )
@@ -1934,13 +2096,14 @@ def HardSwish(answer, case, see):
         atol=1e-10,
         share=0.15,
         any_error=True,
-        why="backward is differentiated in its turn, for example for a penalty.",
-        fix="Use torch operations on saved tensors only, no NumPy, no .data.",
+        why="backward is differentiated, too; what forward computes has no history.",
+        fix="Compute the slope in backward, from the saved x; detach nothing.",
     )
 
 
 def _first_gradient(function: Callable[..., torch.Tensor], x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    (gradient,) = torch.autograd.grad((function(x) * weights).sum(), x, create_graph=True)
+    # The square makes the incoming gradient depend on x: a backward that detaches it shows, too.
+    (gradient,) = torch.autograd.grad((function(x).square() * weights).sum(), x, create_graph=True)
     return gradient
 
 
@@ -1980,7 +2143,7 @@ def _outlives(apply: Callable[..., torch.Tensor], x: torch.Tensor) -> bool:
 
 # ------------------------------------------------------------------------------------------------ BatchNorm
 class _Normed(nn.Module):
-    """Three BatchNorms, one of them without running statistics, a dropout, and in-place ReLUs."""
+    """BatchNorms of all three kinds, one more without running statistics, a dropout, and in-place ReLUs."""
 
     def __init__(self, channels: int, width: int) -> None:
         super().__init__()
@@ -1989,11 +2152,12 @@ class _Normed(nn.Module):
         self.act = nn.ReLU(inplace=True)
         self.drop = nn.Dropout(0.5)
         self.free = nn.BatchNorm2d(channels, track_running_stats=False)
+        self.clip = nn.BatchNorm3d(channels)
         self.head = nn.Sequential(nn.Linear(channels, width), nn.BatchNorm1d(width, eps=0.1), nn.ReLU(inplace=True))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = self.free(self.drop(self.act(self.norm(self.conv(x)))))
-        return self.head(h.mean(dim=(2, 3)))
+        return self.head(self.clip(h[:, :, None]).mean(dim=(2, 3, 4)))
 
 
 @exercise(
@@ -2013,7 +2177,7 @@ def watch_batchnorm(answer, case, see):
     channels, width, height, columns = case.sizes(4, 5, 10)
     model = _filled(case, _Normed(channels, width))
     with torch.no_grad():
-        for norm in (model.norm, model.head[1]):
+        for norm in (model.norm, model.clip, model.head[1]):
             norm.running_mean.copy_(_data(case, norm.num_features))
             norm.running_var.copy_(_data(case, norm.num_features).square() + 0.5)
     model.train()
@@ -2035,7 +2199,7 @@ def watch_batchnorm(answer, case, see):
     see(
         "layers",
         sorted(drift) if isinstance(drift, dict) else drift,
-        why="Every BatchNorm with running statistics has an entry, by its full name.",
+        why="Every BatchNorm, 1d, 2d or 3d, with running statistics has an entry.",
         fix="Go through named_modules(); leave out those whose running_mean is None.",
     )
     see(
@@ -2055,14 +2219,13 @@ def watch_batchnorm(answer, case, see):
     )
     see(
         "mode of every module",
-        [name for name, training in after_modes.items() if training != modes[name]],
+        after_modes,
         share=0.25,
-        why="model.train() also woke the layer that the caller had put to eval.",
+        why="Not every module is back in the mode in which the caller had put it.",
         fix="Note `training` of each module before, and put each one back.",
     )
     _no_hook_left(see, 0, model)
-    for name, module in model.named_modules():
-        module.training = modes[name]
+    _put_back(model, modes)
     outcome = attempt(answer, model, [batches[0], batches[0][:, :1]])
     torch.set_grad_enabled(True)
     see(

@@ -6,6 +6,7 @@
 ``facts``          the recorder ``see``; ``plain``: the data that it writes, free of torch
 ``guard``          keeps an answer's warnings, output and mess out of the notebook
 ``run``            runs an observer on an answer
+``processes``      a process of its own for an answer that may crash or hang
 ``compare``        behaviour of an answer against the reference's: a verdict
 ``clues``          what the difference of two values tells about the mistake
 ``errors``         PyTorch's error texts, and what to try

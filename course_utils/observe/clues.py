@@ -283,3 +283,39 @@ def factor(expected, got):
             "Look for a factor: a sum for a mean, a term counted twice, no 1 / n.",
         )
     return None
+
+
+@clue
+def second_pass_found_nothing(expected, got):
+    """Zero, or no number at all, where a second walk through an iterator would have added something up."""
+    if got.shape == expected.shape and np.all(expected != 0) and not np.any(np.nan_to_num(got)) and not got.all():
+        return (
+            "All are 0. Is the input gone through twice? A stream is empty by then.",
+            "Gather all that you need in one pass.",
+        )
+    return None
+
+
+@clue
+def root_of_negative(expected, got):
+    """No number anywhere: the root of a difference that should not be negative, after sums that went round."""
+    if got.shape == expected.shape and np.isnan(got).all() and np.isfinite(expected).all():
+        return (
+            "No numbers: a root of something negative. The squares are too small.",
+            "uint8 squares go round at 256: change the dtype before you square.",
+        )
+    return None
+
+
+@clue
+def few_digits(expected, got):
+    """The largest number is nearly right and the smallest is not: a difference that took most of the digits."""
+    if got.shape != expected.shape or expected.size < 2:
+        return None
+    wrong = np.abs(np.nan_to_num(got) - expected) / np.abs(expected)
+    if 0 < wrong[np.argmax(expected)] < 5e-5 and wrong[np.argmin(expected)] > 1e-4:
+        return (
+            "The largest is nearly right, the smallest is not: digits ran out.",
+            "float32 has seven digits; sum in float64 or in integers.",
+        )
+    return None

@@ -42,8 +42,8 @@ class Ended:
     Attributes
     ----------
     kind : str
-        ``not started``, ``crashed`` (in the answer), ``stopped`` (the observer could not go on with what it got) or
-        ``skipped`` (this machine cannot show it).
+        ``not started``, ``crashed`` (in the answer), ``stopped`` (the observer could not go on with what it got),
+        ``skipped`` (this machine cannot show it) or ``machine`` (it is too short of something just now).
     error, message : str
         Class and first line of the exception.
     line : str
@@ -63,7 +63,7 @@ class Ended:
         if not isinstance(data, dict):
             return None
         text = {k: v[:500] for k in ("kind", "error", "message", "line") if isinstance(v := data.get(k), str)}
-        if text.get("kind") not in ("not started", "crashed", "stopped", "skipped"):
+        if text.get("kind") not in ("not started", "crashed", "stopped", "skipped", "machine"):
             text["kind"] = "crashed"
         case = data.get("case", 0)
         return cls(**text, case=case if type(case) is int else 0)
@@ -152,6 +152,8 @@ def compare(expected: Behaviour, got: list[tuple[str, Any]], ended: Ended | None
         return skipped(expected.exercise, expected.ended, max_points)
     if ended is not None and ended.kind == "not started" and not got:
         return Verdict(expected.exercise, Kind.NOT_STARTED, 0.0, max_points, ended=ended)
+    if ended is not None and ended.kind == "machine":
+        return Verdict(expected.exercise, Kind.NOT_GRADABLE, 0.0, max_points, ended=ended, detail=ended.message)
     judged: dict[str, Finding] = {}
     for position, fact in enumerate(expected.facts):
         seen = position < len(got) and got[position][0] == fact.name

@@ -227,7 +227,7 @@ class See:
     def __init__(self, device: torch.device) -> None:
         self.facts: list[Fact] = []
         self.case = 0
-        self._device = device
+        self.device = device
 
     def __call__(
         self,
@@ -262,7 +262,7 @@ class See:
             fix=fix,
             clues=tuple(clues),
         )
-        self.facts.append(Fact(name, encode(value, self._device), self.case, spec))
+        self.facts.append(Fact(name, encode(value, self.device), self.case, spec))
 
     def score(
         self,
@@ -298,7 +298,7 @@ class See:
 
     def form(self, value: Any, name: str = "type of the result", *, why: str = "", fix: str = "") -> None:
         """Write down class, dtype, shape and device; do this before looking at values."""
-        text = value if isinstance(value, str) else describe(value, self._device)
+        text = value if isinstance(value, str) else describe(value, self.device)
         self.facts.append(Fact(name, encode(text), self.case, Spec(form=True, why=why, fix=fix)))
 
     def memory(self, numpy: bool = False) -> AbstractContextManager[MemoryMeter]:

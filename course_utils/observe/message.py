@@ -65,11 +65,8 @@ def lines(verdict: Verdict, hidden: bool = False) -> list[str]:
         ]
     if verdict.kind is Kind.CRASHED and verdict.ended is not None:
         ended = verdict.ended
-        place = (
-            f"raised at line {ended.line}"
-            if ended.line
-            else "raised in the check: calling your answer, or using what it returned"
-        )
+        nowhere = "in no line of yours: in the call itself, or while the result was used"
+        place = f"raised at line {ended.line}" if ended.line else nowhere
         fix = (
             advice(ended.error, ended.message, verdict.exercise) or f'call it by hand; hint("{verdict.exercise}") helps'
         )

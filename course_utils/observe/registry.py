@@ -53,6 +53,9 @@ class Exercise:
         The first line of the observer's docstring: what is asked, in one sentence.
     seconds : float
         How long one check may take before it counts as an endless loop.
+    apart : bool
+        The observer runs in a forked process of its own, where there is one (see ``processes``): what it observes may
+        crash, hang or leave processes behind.
     """
 
     id: str
@@ -65,6 +68,7 @@ class Exercise:
     observer: Observer
     summary: str
     seconds: float = 30.0
+    apart: bool = False
 
 
 _EXERCISES: dict[str, Exercise] = {}
@@ -79,6 +83,7 @@ def exercise(
     cases: int = 2,
     hints: tuple[str, ...] = (),
     seconds: float = 30.0,
+    apart: bool = False,
 ) -> Callable[[Observer], Observer]:
     """Register the decorated observer as the exercise of the same name."""
 
@@ -89,7 +94,7 @@ def exercise(
             raise ValueError(f"two exercises are called {name!r}: in {known.section} and in {section}")
         summary = (inspect.getdoc(observer) or "").split("\n\n")[0].replace("\n", " ").strip()
         _EXERCISES[name] = Exercise(
-            name, section, float(points), minutes, difficulty, cases, tuple(hints), observer, summary, seconds
+            name, section, float(points), minutes, difficulty, cases, tuple(hints), observer, summary, seconds, apart
         )
         return observer
 

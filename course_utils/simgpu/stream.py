@@ -75,6 +75,10 @@ class Stream:
             if not copy.done and copy.target is not None and copy.target() is storage:
                 self._run(copy)
 
+    def arriving(self, storage: torch.UntypedStorage) -> bool:
+        """Whether a copy to the device that goes to ``storage`` has not been done yet."""
+        return any(not c.done and c.target is not None and c.target() is storage for c in self._copies)
+
     def used_by_host(self, storage: torch.UntypedStorage, writes: bool) -> str | None:
         """Name the mistake in the host's using ``storage`` now, or None where there is none."""
         for copy in self._copies:

@@ -78,10 +78,16 @@ def inference_mode_is_a_faster_no_grad():
     return _cut_table(inference=("own", "cut", "right"))
 
 
-@wrong("predict_cut", fails="y = h[:]", says="no prediction", factory=True)
+@wrong("predict_cut", fails="rows with a prediction", says="6 of 9", factory=True)
 def cut_table_half_filled():
     """Stops half way."""
     return _cut_table(view=None, clone=None, numpy=None)
+
+
+@wrong("predict_cut", fails="y = h[:]", says="not told here", factory=True)
+def cut_table_of_guesses():
+    """Fills in anything, to read the right answers off the messages."""
+    return dict.fromkeys(_cut_table(), ("own", "cut", "wrong"))
 
 
 @wrong("predict_cut", fails="type of the table", says="dictionary", factory=True)
@@ -115,6 +121,17 @@ def saved_as_numpy_integers():
     return {row: np.int64(entry) for row, entry in _saved_table().items()}
 
 
+@right("predict_saved", factory=True)
+def saved_as_quotients():
+    return {row: entry * 8 / 8 for row, entry in _saved_table().items()}
+
+
+@wrong("predict_saved", fails="rows with a prediction", says="7 of 8", factory=True)
+def saved_but_for_one_row():
+    """Leaves the row out that is to be read off the message."""
+    return _saved_table(square=None)
+
+
 @wrong("predict_saved", fails="h = h.relu(), no_grad around out", says="frees nothing", factory=True)
 def no_grad_late_saves_a_third():
     """Believes that no_grad around the last step frees what was kept: 37 % less."""
@@ -139,7 +156,7 @@ def detach_keeps_the_first_layer():
     return _saved_table(detach=224)
 
 
-@wrong("predict_saved", fails="h = h.relu()", says="336", factory=True)
+@wrong("predict_saved", fails="h = h.relu()", says="not told here", factory=True)
 def weights_counted_too():
     """Adds the weights, which exist anyway, and counts h for each step that saves it."""
     return _saved_table(plain=336)
@@ -212,6 +229,12 @@ def every_step_needs_its_input():
     return _inplace_table(relu_input="raises at backward")
 
 
+@wrong("predict_inplace", fails="rows with a prediction", says="11 of 12", factory=True)
+def inplace_but_for_one_row():
+    """Leaves the row out that is to be read off the message."""
+    return _inplace_table(leaf=None)
+
+
 @wrong("predict_inplace", fails="x = w * 2; x += 1", says="none of", factory=True)
 def inplace_yes_and_no():
     """Answers with True and False."""
@@ -263,7 +286,7 @@ def step_on_the_detached_alias(params, buffers, lr, momentum):
             p.detach().sub_(lr * buffers[i])  # the alias shares the version counter
 
 
-@wrong("sgd_momentum_step", fails="values after one step", says="local name")
+@wrong("sgd_momentum_step", fails="parameters changed by a step", says="local name")
 def rebinds_the_local_name(params, buffers, lr, momentum):
     """p = p - ... looks like an update, and changes a name."""
     with torch.no_grad():
@@ -283,7 +306,38 @@ def puts_new_tensors_into_the_list(params, buffers, lr, momentum):
             params[i] = new
 
 
-@wrong("sgd_momentum_step", kind=Kind.CRASHED, says="no_grad")
+@wrong("sgd_momentum_step", fails="values after one step", says="as it is")
+def first_buffer_times_lr(params, buffers, lr, momentum):
+    """Multiplies by lr twice in the first step."""
+    with torch.no_grad():
+        for i, p in enumerate(params):
+            if p.grad is not None:
+                buffers[i] = lr * p.grad if buffers[i] is None else momentum * buffers[i] + p.grad
+                p -= lr * buffers[i]
+
+
+@wrong("sgd_momentum_step", fails="buffers after three steps", says="times the expected one")
+def lr_inside_the_buffer(params, buffers, lr, momentum):
+    """Keeps lr times the gradient: right as long as lr stays as it is."""
+    with torch.no_grad():
+        for i, p in enumerate(params):
+            if p.grad is not None:
+                buffers[i] = lr * p.grad + (0 if buffers[i] is None else momentum * buffers[i])
+                p -= buffers[i]
+
+
+@wrong("sgd_momentum_step", fails="the parameter behind it", says="continue", kind=Kind.PARTLY)
+def returns_at_the_first_without_gradient(params, buffers, lr, momentum):
+    """return where continue was meant."""
+    with torch.no_grad():
+        for i, p in enumerate(params):
+            if p.grad is None:
+                return
+            buffers[i] = p.grad.clone() if buffers[i] is None else momentum * buffers[i] + p.grad
+            p -= lr * buffers[i]
+
+
+@wrong("sgd_momentum_step", kind=Kind.CRASHED, says="an update belongs under torch.no_grad()")
 def changes_a_leaf_while_recording(params, buffers, lr, momentum):
     """Forgets no_grad."""
     for i, p in enumerate(params):
@@ -421,7 +475,16 @@ def follows_every_path(loss):
     return dict(counts)
 
 
-@wrong("backward_operators", fails="a small graph", says="missing")
+@wrong("backward_operators", fails="backward still works", says="used up")
+def runs_backward_first(loss):
+    """Believes that the graph is there only after backward."""
+    counts = levels_of_sets(loss)
+    with contextlib.suppress(RuntimeError):
+        loss.backward()
+    return counts
+
+
+@wrong("backward_operators", fails="a small graph", says="AccumulateGrad")
 def leaves_out_the_leaves(loss):
     """Stops before the AccumulateGrad nodes."""
     met, stack = set(), [loss.grad_fn]
@@ -547,13 +610,26 @@ def uses_the_graph_up(loss, model):
     return {n for (n, _), g in zip(named, gradients, strict=True) if g is not None}
 
 
-@wrong("reached_parameters", fails="names", says="collects for it")
+@wrong("reached_parameters", fails="an unused layer", says="requires_grad")
 def requires_grad_is_reached(loss, model):
     """Takes requires_grad for being in the graph."""
     return {n for n, p in model.named_parameters() if p.requires_grad} if loss.requires_grad else set()
 
 
-@wrong("reached_parameters", fails="names", says="collects for it")
+@wrong("reached_parameters", kind=Kind.CRASHED, says="the same object")
+def looks_in_a_list(loss, model):
+    """`in` asks ==, and == of two tensors gives many answers."""
+    leaves = _leaves(loss)
+    return {n for n, p in model.named_parameters() if p in leaves}
+
+
+@wrong("reached_parameters", fails="an unused layer with a .grad", says="may be old")
+def only_reads_grad(loss, model):
+    """Asks .grad, and no backward has run."""
+    return {n for n, p in model.named_parameters() if p.grad is not None}
+
+
+@wrong("reached_parameters", fails="equal numbers elsewhere", says="`is`")
 def compares_the_numbers(loss, model):
     """Compares values: a bias of zeros is taken for another one."""
     leaves = _leaves(loss)
@@ -562,7 +638,7 @@ def compares_the_numbers(loss, model):
     }
 
 
-@wrong("reached_parameters", fails="names", says="collects for it")
+@wrong("reached_parameters", fails="a layer whose gradients are zero", says="Zero is not None")
 def zero_is_not_reached(loss, model):
     """Takes a gradient of zero for no gradient: the dead layer is missing."""
     named = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
@@ -572,7 +648,7 @@ def zero_is_not_reached(loss, model):
     return {n for (n, _), g in zip(named, gradients, strict=True) if g is not None and g.any()}
 
 
-@wrong("reached_parameters", fails="names", says="not reached")
+@wrong("reached_parameters", fails="an unused layer with a .grad", says="may be old")
 def reads_what_lies_in_grad(loss, model):
     """Trusts gradients that were there before."""
     if loss.requires_grad:
@@ -696,6 +772,32 @@ def leaves_out_what_requires_no_grad(function):
         key=lambda t: t.untyped_storage().data_ptr(),
         skip=lambda t: not t.requires_grad or _is_parameter(t),
     )
+
+
+@wrong("saved_bytes", fails="a leaf that requires grad", says="nn.Parameter")
+def leaves_are_taken_for_parameters(function):
+    """Takes every leaf that requires grad for a parameter."""
+    return _counting(
+        function,
+        lambda t: t.untyped_storage().nbytes(),
+        key=lambda t: t.untyped_storage().data_ptr(),
+        skip=lambda t: _is_parameter(t) or (t.requires_grad and t.is_leaf),
+    )
+
+
+@wrong("saved_bytes", fails="saved, and freed again", says="Hold every storage", kind=Kind.PARTLY)
+def remembers_addresses_only(function):
+    """Notes addresses and sizes: memory that is used again counts once."""
+    found = {}
+
+    def pack(tensor):
+        if not _is_parameter(tensor):
+            found[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor.detach()
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        function()
+    return sum(found.values())
 
 
 @wrong("saved_bytes", fails="backward still works", says="give them back")
@@ -918,7 +1020,7 @@ def recorder_that_leaves_its_hooks():
     return _recorder(leaves=True)
 
 
-@wrong("GradientRecorder", fails="hooks left on the model", says="only those", factory=True)
+@wrong("GradientRecorder", fails="the caller's own hook", says="handles", factory=True)
 def recorder_that_clears_the_dictionaries():
     """Removes all hooks, those of others as well."""
     return _recorder(clears=True)
@@ -980,6 +1082,71 @@ def recorder_whose_hook_returns_the_norm():
                     return grad / grad.norm()
 
                 recorder.handles.append(output.register_hook(note))
+
+        return hook
+
+    return _recorder(hooks=hooks)
+
+
+@wrong("GradientRecorder", fails="norms", says="all its numbers", factory=True)
+def recorder_of_the_largest_number():
+    """Takes the largest number for the norm."""
+
+    def hooks(recorder, name):
+        def hook(module, inputs, output):
+            if output.requires_grad:
+                norms = recorder.norms
+                recorder.handles.append(output.register_hook(lambda g: norms[name].append(g.abs().max().item())))
+
+        return hook
+
+    return _recorder(hooks=hooks)
+
+
+@wrong("GradientRecorder", fails="order of the norms", says="order of arrival", factory=True)
+def recorder_in_the_order_of_the_forward_pass():
+    """Inserts each norm in front, so that the first call of a module comes first."""
+
+    def hooks(recorder, name):
+        def hook(module, inputs, output):
+            if output.requires_grad:
+                norms = recorder.norms
+                recorder.handles.append(output.register_hook(lambda g: norms[name].insert(0, g.norm().item())))
+
+        return hook
+
+    return _recorder(hooks=hooks)
+
+
+@wrong("GradientRecorder", fails="type of norms", says="an empty dictionary", factory=True)
+def recorder_without_entries():
+    """Makes entries only where a gradient arrives, in a dictionary that nobody fills."""
+    return _recorder(parts=lambda model: {})
+
+
+@wrong("GradientRecorder", kind=Kind.CRASHED, says="return nothing", factory=True)
+def recorder_by_lambda():
+    """A lambda returns the handle of the tensor's hook, and the next layer gets that."""
+
+    def hooks(recorder, name):
+        norms = recorder.norms
+        return lambda m, i, o: (
+            o.register_hook(lambda g: norms[name].append(g.norm().item())) if o.requires_grad else None
+        )
+
+    return _recorder(hooks=hooks)
+
+
+@wrong("GradientRecorder", fails="activations kept alive", says="closures over them", kind=Kind.PARTLY, factory=True)
+def recorder_that_keeps_detached_outputs():
+    """Believes that a detached output costs nothing."""
+
+    def hooks(recorder, name):
+        inner = _tensor_hook(recorder, name)
+
+        def hook(module, inputs, output):
+            recorder.__dict__.setdefault("outputs", []).append(output.detach())
+            inner(module, inputs, output)
 
         return hook
 
@@ -1212,6 +1379,21 @@ def outputs_are_tensors(model, x):
     return bad[0] if bad else None
 
 
+@wrong("first_bad_module", fails="an output that is no tensor", says="a list", kind=Kind.PARTLY)
+def outputs_are_no_lists(model, x):
+    """Looks into tuples and dictionaries."""
+
+    def finite(value):
+        if torch.is_tensor(value):
+            return bool(torch.isfinite(value).all())
+        if isinstance(value, dict):
+            value = tuple(value.values())
+        return not isinstance(value, tuple) or all(map(finite, value))
+
+    bad = _bad_modules(model, x, finite=finite)
+    return bad[0] if bad else None
+
+
 @wrong("first_bad_module", fails="a model that stops at bad numbers", says="the name was lost", kind=Kind.PARTLY)
 def an_error_is_an_error(model, x):
     """Lets every error out, also after the bad module was seen."""
@@ -1286,6 +1468,13 @@ def epsilon_under_the_root(x):
 def epsilon_taken_off_again(x):
     """Takes the root of the epsilon off again."""
     return (x.square().sum(dim=-1) + 1e-24).sqrt() - 1e-12
+
+
+@wrong("safe_norm", fails="values of tiny rows", says="swallows")
+def tiny_epsilon_under_a_masked_root(x):
+    """Believes that 1e-30 cannot matter."""
+    squares = x.square().sum(dim=-1)
+    return torch.where(squares == 0, 0.0, (squares + 1e-30).sqrt())
 
 
 @wrong("safe_norm", fails="gradient is finite", says="too late")
@@ -1379,6 +1568,12 @@ def threshold_for_positive(x):
     return torch.where(positive, torch.where(positive, x, 1.0).sqrt(), 0.0)
 
 
+@wrong("masked_sqrt", fails="small positive numbers", says="add nothing", kind=Kind.PARTLY)
+def tiny_epsilon_under_the_root(x):
+    """Believes that 1e-30 cannot matter."""
+    return torch.where(x > 0, (x.abs() + 1e-30).sqrt(), 0.0)
+
+
 @wrong("masked_sqrt", fails="gradient", says="elsewhere")
 def root_of_the_absolute_value(x):
     """The where outside is right, but the inner number lets a gradient through for negative x."""
@@ -1444,6 +1639,20 @@ def gradient_of_a_probe(model, layer, x, target):
     finally:
         torch.set_grad_enabled(before)
         handle.remove()
+
+
+@right("feature_gradient")
+def gradient_on_a_deep_copy(model, layer, x, target):
+    twin, kept = copy.deepcopy(model), []
+
+    def hook(module, inputs, output):
+        kept.append(output.clone().detach().requires_grad_(True))
+        return kept[0] * 1
+
+    twin.get_submodule(layer).register_forward_hook(hook)
+    with torch.enable_grad():
+        twin(x)[range(len(target)), target].sum().backward(inputs=kept)
+    return kept[0].grad
 
 
 def _feature_gradient(model, layer, x, target, pick=None, hand_on=None, enable=True, cut=True):
@@ -1546,6 +1755,36 @@ def gradient_that_keeps_the_scores(model, layer, x, target):
     return _feature_gradient(model, layer, x, target, pick=pick)
 
 
+@wrong("feature_gradient", fails="activations kept alive", says="globals", kind=Kind.PARTLY)
+def gradient_that_keeps_a_detached_alias(model, layer, x, target):
+    """A detached alias in a global: no graph, and all the memory."""
+
+    def hand_on(feature):
+        _HELD[:] = [feature.detach()]
+        return feature.clone()
+
+    return _feature_gradient(model, layer, x, target, hand_on=hand_on)
+
+
+@wrong("feature_gradient", fails="grad mode left as it was", says="switches back by itself", kind=Kind.PARTLY)
+def gradient_that_switches_recording_on(model, layer, x, target):
+    """set_grad_enabled(True), and the caller's no_grad is at an end."""
+    torch.set_grad_enabled(True)
+    return _feature_gradient(model, layer, x, target, enable=False)
+
+
+@wrong("feature_gradient", fails="mode during the forward pass", says="as it comes")
+def gradient_in_eval_mode(model, layer, x, target):
+    """Looks at features in eval mode only, and leaves it on."""
+    return _feature_gradient(model.eval(), layer, x, target)
+
+
+@wrong("feature_gradient", fails="mode during the forward pass", says="as it comes")
+def gradient_in_train_mode(model, layer, x, target):
+    """Believes that gradients need train mode."""
+    return _feature_gradient(model.train(), layer, x, target)
+
+
 @wrong("feature_gradient", fails="forward passes", says="One forward pass is enough", kind=Kind.WASTEFUL)
 def gradient_in_two_passes(model, layer, x, target):
     """One pass for the scores, one for the feature."""
@@ -1642,7 +1881,7 @@ def sum_over_all_items(model, batches, loss_function):
     return total / sum(len(x) for x, _ in batches)
 
 
-@wrong("accumulate", fails="gradients", says="mean over all items")
+@wrong("accumulate", fails="gradients of the step before", says="backward adds to it")
 def keeps_the_old_gradients(model, batches, loss_function):
     """Forgets zero_grad: the step before is still in there."""
     n, average = sum(len(x) for x, _ in batches), 0.0
@@ -1653,7 +1892,7 @@ def keeps_the_old_gradients(model, batches, loss_function):
     return average
 
 
-@wrong("accumulate", fails="gradients", says="mean over all items")
+@wrong("accumulate", fails="micro-batches that count", says="once, before the loop")
 def clears_in_the_loop(model, batches, loss_function):
     """zero_grad in the loop: only the last micro-batch is left."""
     n, average = sum(len(x) for x, _ in batches), 0.0
@@ -1751,11 +1990,11 @@ def _diagnosis(model, loss, **ways):
         if g is None:
             verdicts[name] = "unreached"
             continue
-        norm = g.norm().item()
+        norm = ways.get("measure", torch.Tensor.norm)(g).item()
         tests = {
             "bad gradient": torch.isnan(g).any() if ways.get("only_nan") else not torch.isfinite(g).all(),
             "zero gradient": (g == 0).any() if ways.get("any_zero") else bool((g == 0).all()),
-            "large gradient": g.abs().max() > 1e3 if ways.get("largest") else norm > ways.get("limit", 1e3),
+            "large gradient": norm > ways.get("limit", 1e3),
             "tiny gradient": norm < ways.get("small", 1e-8),
         }
         if ways.get("zero_is_tiny"):
@@ -1871,6 +2110,24 @@ def diagnose_with_another_limit(model, loss):
 def diagnose_without_a_lower_limit(model, loss):
     """Knows only explosions."""
     return _diagnosis(model, loss, small=0.0)
+
+
+def _near(name, **ways):
+    """Registers a diagnosis with other limits, or with another measure than the norm."""
+
+    def answer(model, loss):
+        return _diagnosis(model, loss, **ways)
+
+    answer.__name__, answer.__doc__ = f"diagnose_{name}", f"Decides by other limits or by another measure: {name}."
+    wrong("diagnose", fails="norms near the limits", says="gradient.norm()", kind=Kind.PARTLY)(answer)
+
+
+_near("large_from_100", limit=1e2)
+_near("large_from_10_000", limit=1e4)
+_near("tiny_below_1e_7", small=1e-7)
+_near("tiny_below_1e_9", small=1e-9)
+_near("by_the_largest_number", measure=lambda g: g.abs().max())
+_near("by_the_mean", measure=lambda g: g.abs().mean())
 
 
 @wrong("diagnose", fails="constant loss", says="requires_grad first", kind=Kind.PARTLY)
@@ -2020,7 +2277,7 @@ def hard_swish_that_saves_three():
     return _hard_swish(save=save)
 
 
-@wrong("HardSwish", fails="second derivative", says="NumPy", kind=Kind.PARTLY, factory=True)
+@wrong("HardSwish", fails="second derivative", says="has no history", kind=Kind.PARTLY, factory=True)
 def hard_swish_in_numpy():
     """Computes the slope in NumPy: a number without a history."""
 
@@ -2029,6 +2286,35 @@ def hard_swish_in_numpy():
         return torch.from_numpy(np.where(a < -3, 0, np.where(a > 3, 1, (2 * a + 3) / 6)).astype(a.dtype))
 
     return _hard_swish(slope=slope)
+
+
+@wrong("HardSwish", fails="second derivative", says="in backward", kind=Kind.PARTLY, factory=True)
+def hard_swish_with_the_slope_saved():
+    """Computes the slope in forward, where nothing is recorded, and saves that."""
+
+    class HardSwish(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(torch.where(x < -3, 0.0, torch.where(x > 3, 1.0, (2 * x + 3) / 6)))
+            return x * (x + 3).clamp(0, 6) / 6
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * ctx.saved_tensors[0]
+
+    return HardSwish
+
+
+@wrong("HardSwish", fails="second derivative", says="detach nothing", kind=Kind.PARTLY, factory=True)
+def hard_swish_with_a_detached_gradient():
+    """Detaches what comes in: it is a number, it is believed."""
+    return _hard_swish(backward=lambda grad, s: grad.detach() * s)
+
+
+@wrong("HardSwish", kind=Kind.CRASHED, says="work out of place", factory=True)
+def hard_swish_that_multiplies_in_place():
+    """Writes into the incoming gradient, which may be one number expanded."""
+    return _hard_swish(backward=lambda grad, s: grad.mul_(s))
 
 
 @wrong("HardSwish", fails="values", says="relu6", factory=True)
@@ -2194,7 +2480,7 @@ def watch_mean_over_channels(model, batches):
     return _watch(model, batches, mean=True)
 
 
-@wrong("watch_batchnorm", fails="mode of every module", says="woke", kind=Kind.PARTLY)
+@wrong("watch_batchnorm", fails="mode of every module", says="had put it", kind=Kind.PARTLY)
 def watch_and_train_again(model, batches):
     """model.train() at the end wakes what was frozen."""
     return _watch(model, batches, train_again=True)
@@ -2212,7 +2498,28 @@ def watch_and_leave_hooks(model, batches):
     return _watch(model, batches, leave=True)
 
 
-@wrong("watch_batchnorm", kind=Kind.CRASHED, says="None")
+@wrong("watch_batchnorm", fails="layers", says="3d")
+def watch_two_kinds(model, batches):
+    """Knows BatchNorm1d and BatchNorm2d."""
+    drift = _watch(model, batches)
+    modules = dict(model.named_modules())
+    return {n: d for n, d in drift.items() if isinstance(modules[n], (nn.BatchNorm1d, nn.BatchNorm2d))}
+
+
+@wrong("watch_batchnorm", kind=Kind.CRASHED, says="something is None here")
+def watch_and_copy_all_means(model, batches):
+    """Copies the running mean of every BatchNorm first."""
+    before = {n: m.running_mean.clone() for n, m in model.named_modules() if isinstance(m, nn.BatchNorm2d)}
+    return {n: d for n, d in _watch(model, batches).items() if n in before}
+
+
+@wrong("watch_batchnorm", kind=Kind.CRASHED, says="eval()")
+def watch_without_eval(model, batches):
+    """Forgets eval(): a batch of one has no variance."""
+    return _watch(model, batches, train=True)
+
+
+@wrong("watch_batchnorm", kind=Kind.CRASHED, says="ask `is None`")
 def watch_every_batchnorm(model, batches):
     """Expects running statistics everywhere."""
     return _watch(model, batches, all_norms=True)

@@ -16,7 +16,18 @@ TARGETS = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
 GROUPS = {
     "Student": ["lab", "build-data", "show-data"],
     "Instructor": ["release", "autograde", "feedback", "grades"],
-    "Maintainer": ["build", "check-build", "test", "test-quick", "test-cuda", "lint", "format", "lock", "bench", "clean"],
+    "Maintainer": [
+        "build",
+        "check-build",
+        "test",
+        "test-quick",
+        "test-cuda",
+        "lint",
+        "format",
+        "lock",
+        "bench",
+        "clean",
+    ],
 }
 
 
