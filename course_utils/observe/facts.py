@@ -290,7 +290,7 @@ class See:
         why, fix : str
             As everywhere; they belong to the step that is missed.
         """
-        plain = encode(predictions, self._device)
+        plain = encode(predictions, self.device)
         for number, (drawn, photographs, share) in enumerate(steps, 1):
             spec = Spec(labels=labels, at_least=(drawn, photographs), share=share, why=why, fix=fix)
             step = f"{name}, step {number} of {len(steps)}" if len(steps) > 1 else name
