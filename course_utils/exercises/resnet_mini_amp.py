@@ -103,7 +103,7 @@ def transposed_output_padding(answer, case, see):
     see.form(answer(8, 3, 2, 1), why="output_padding is a whole number of pixels.", fix="Use // and %.")
     rows = [(case.integer(20, 60), kernel, stride, padding) for kernel, stride, padding in ((3, 2, 1), (5, 3, 2))]
     see(
-        "one stride, consecutive sizes",
+        "one stride, sizes in a row",
         [answer(size + i, kernel, stride, padding) for size, kernel, stride, padding in rows for i in range(stride)],
         why="Sizes that become equal under a stride need different paddings back.",
         fix="Try 7 and 8 with kernel 3, stride 2, padding 1: both become 4.",
@@ -177,7 +177,7 @@ def BasicBlock(answer, case, see):
         "same shape": (narrow, narrow, 1),
         "more channels": (narrow, wide, 1),
         "stride 2": (narrow, wide, 2),
-        "stride 2, same channels": (wide, wide, 2),
+        "stride 2, same width": (wide, wide, 2),
     }
     blocks, inputs, results = {}, {}, {}
     for kind, (channels, *rest) in kinds.items():
@@ -283,7 +283,7 @@ def ResNet18Mini(answer, case, see):
         fix="Print the model and compare channels and strides, layer by layer.",
     )
     see(
-        "trainable numbers of the model for 10 classes",
+        "parameters for 10 classes",
         sum(p.numel() for p in whole.parameters() if p.requires_grad),
         why="684,362 is the number for 10 classes, and 10 is the default.",
         fix="No bias before a BatchNorm; one BatchNorm per convolution.",
@@ -565,14 +565,14 @@ def evaluate(answer, case, see):
     see(
         "gradients switched off",
         not any(model.grad_modes[: len(batches)]),
-        share=0.25,
+        share=0.2,
         why="Gradients were on: every batch built a graph that nobody needs.",
         fix="Compute under torch.no_grad(); eval() does not switch gradients off.",
     )
     see(
         "still in evaluation mode",
         not any(m.training for m in model.modules()),
-        share=0.25,
+        share=0.2,
         why="The model came in evaluation mode and went out in another.",
         fix="Remember the mode; a train() at the end is a guess.",
     )
@@ -583,7 +583,7 @@ def evaluate(answer, case, see):
     see(
         "training mode restored",
         [model.training, model.head.training],
-        share=0.5,
+        share=0.3,
         why="The model came in training mode, and training went on without dropout.",
         fix="Remember the mode on entry, and put it back at the end.",
     )
@@ -808,7 +808,7 @@ def amp_step(answer, case, see):
         fix="Return the loss itself, not the scaled one.",
     )
     see(
-        "forward pass in float16 (CUDA) or bfloat16 (CPU)",
+        "forward pass in half precision",
         [dtype == _HALF[case.device.type] for dtype in run.dtypes[:1]],
         why="The layers ran in another dtype: autocast was off, or for another device.",
         fix="torch.autocast(images.device.type, dtype=...) around forward and loss.",
@@ -1475,7 +1475,7 @@ def train_cifar_mini(answer, case, see):
         fix="argmax(1) of the logits.",
     )
     see(
-        "predictions do not depend on the rest of the batch",
+        "each image predicted alone",
         bool(torch.equal(alone, predictions[:3])),
         share=0.1,
         why="Three images alone got other classes than among many: training mode?",

@@ -73,8 +73,8 @@ _ADVICE = [
         r"unscale_\(\) (has already been called|is being called after)",
         "scaler.update() ends a step: call it once, after scaler.step(optimizer)",
     ),
-    (r"over the budget of", "one pass is len(images) images, and reading them for statistics counts as well"),
-    (r"source state dict is empty", "a scaler that is switched off has no state: save and load it only where it is on"),
+    (r"over the budget of", "one pass is len(images) images; reading for statistics counts as well"),
+    (r"source state dict is empty", "a scaler switched off has no state: save and load it only when it is on"),
     (r"does not require grad", "the graph was cut before this point: look for detach, no_grad or .data"),
     (
         r"backward through the graph a second time",

@@ -104,13 +104,13 @@ def asks_the_layers(size, kernel, stride, padding, dilation=1):
     return x.shape[-1] - back.shape[-1]
 
 
-@wrong("transposed_output_padding", fails="one stride, consecutive sizes", says="7 and 8")
+@wrong("transposed_output_padding", fails="one stride, sizes in a row", says="7 and 8")
 def always_stride_minus_one(size, kernel, stride, padding, dilation=1):
     """The rule that tutorials give for even sizes."""
     return stride - 1
 
 
-@wrong("transposed_output_padding", fails="one stride, consecutive sizes", says="Sizes that become equal")
+@wrong("transposed_output_padding", fails="one stride, sizes in a row", says="Sizes that become equal")
 def always_zero(size, kernel, stride, padding, dilation=1):
     """Believes that a transposed convolution undoes the size by itself."""
     return 0
@@ -128,7 +128,7 @@ def forgets_dilation(size, kernel, stride, padding, dilation=1):
     return (size + 2 * padding - kernel) % stride
 
 
-@wrong("transposed_output_padding", fails="one stride, consecutive sizes")
+@wrong("transposed_output_padding", fails="one stride, sizes in a row")
 def other_way_round(size, kernel, stride, padding, dilation=1):
     """Subtracts in the wrong direction."""
     return -(size + 2 * padding - dilation * (kernel - 1) - 1) % stride
@@ -402,7 +402,7 @@ def the_stem_of_cifar_recipes():
     return Net
 
 
-@wrong("ResNet18Mini", fails="trainable numbers of the model for 10 classes", says="bias", factory=True)
+@wrong("ResNet18Mini", fails="parameters for 10 classes", says="bias", factory=True)
 def bias_in_the_stem():
     """64 numbers that BatchNorm takes away again."""
 
@@ -1024,7 +1024,7 @@ def forgets_zero_grad():
     return _amp_with(zero=False)
 
 
-@wrong("amp_step", fails="forward pass in float16 (CUDA) or bfloat16 (CPU)", says="autocast", factory=True)
+@wrong("amp_step", fails="forward pass in half precision", says="autocast", factory=True)
 def no_autocast():
     """A scaler makes no mixed precision: everything runs in float32."""
     return _amp_with(cast=False)
@@ -1741,7 +1741,7 @@ def returns_weights(images, labels, budget):
 
 @wrong(
     "train_cifar_mini",
-    fails="predictions do not depend on the rest of the batch",
+    fails="each image predicted alone",
     says="training mode",
     kind=Kind.PARTLY,
 )

@@ -25,7 +25,10 @@ def first_zeroed(array):
     return out
 
 
+SIGNED = IMAGES.astype(float) - IMAGES.mean()
 MISTAKES = {
+    "no_relu_at_the_end": (np.maximum(SIGNED, 0), SIGNED),
+    "relu_before_the_sum": (np.maximum(SIGNED, 0), np.maximum(SIGNED, 0) + 1),
     "channels_reversed": (IMAGES, IMAGES[:, ::-1]),
     "scaled_by_255": (IMAGES, IMAGES * 255),
     "rest_dropped": (IMAGES * 3, (IMAGES * 3) // 1),
