@@ -1345,7 +1345,7 @@ def training_bytes(answer, case, see):
             see(
                 f"state of {name}",
                 sizes.get("state"),
-                share=0.2,
+                share=0.16,
                 why="Not the bytes that this optimizer keeps on the device.",
                 fix="Step once, look into optimizer.state. Adam's step is on the host.",
             )
