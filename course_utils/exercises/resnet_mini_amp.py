@@ -544,7 +544,7 @@ def evaluate(answer, case, see):
     see(
         "running statistics",
         all(torch.equal(before[k], after[k]) for k in before),
-        why="The model has changed: in training mode BatchNorm learns from every batch.",
+        why="The model has changed: BatchNorm learns from each batch in training mode.",
         fix="Evaluation mode before the first batch; no_grad() does not protect it.",
     )
     see(
@@ -820,7 +820,7 @@ def amp_step(answer, case, see):
         fix="No .half() and no .bfloat16() on the model.",
     )
     see(
-        "weights after a step without clipping",
+        "weights, nothing clipped",
         run.weights(),
         atol=0.005,
         why="The optimizer saw other gradients than those of the loss.",
@@ -854,13 +854,13 @@ def amp_step(answer, case, see):
         scales.append(run.scaler.get_scale())
         changed.append(run.changed_since(weights))
     see(
-        "steps made, one of six batches overflows",
+        "steps around an overflow",
         changed,
         why="A step with infinite gradients must be skipped, and only that one.",
         fix="Let scaler.step(optimizer) decide; it looks for inf and NaN.",
     )
     see(
-        "scale after each of the six",
+        "scale after each batch",
         scales,
         why=_SCALE_WHY,
         fix="Call scaler.update() once, at the end of every step.",
@@ -957,13 +957,13 @@ def train_epoch(answer, case, see):
     run, scheduler, loader = ready(seed=6, overflow=True)
     answer(run.model, loader, run.optimizer, run.scaler, scheduler, 1.0)
     see(
-        "scale after an epoch with an overflow",
+        "scale after an overflow",
         run.scaler.get_scale(),
         why=_SCALE_WHY,
         fix="update() once per batch; no inf may stay in .grad.",
     )
     see(
-        "learning rates around an overflow",
+        "rates around an overflow",
         list(rates),
         atol=1e-9,
         share=0.25,
@@ -1087,8 +1087,8 @@ def Checkpoint(answer, case, see):
         advice = {
             "model": (None, "The weights or the running statistics are not those saved."),
             "optimizer": (None, "The optimizer's running means are lost: its first steps are wrong."),
-            "scheduler": (0.25, "The schedule starts anew: the learning rate jumps."),
-            "scaler": (0.25, "The scaler starts at its first scale, and counts its good steps anew."),
+            "scheduler": (0.1, "The schedule starts anew: the learning rate jumps."),
+            "scaler": (0.15, "The scaler starts at its first scale, and counts its good steps anew."),
         }
         for part, (share, why) in advice.items():
             see(
@@ -1103,34 +1103,34 @@ def Checkpoint(answer, case, see):
             see(
                 f"random numbers of {name}",
                 _same_state(a, b),
-                share=0.2,
+                share=0.1,
                 why="Dropout, shuffling and augmentation go on with other numbers.",
                 fix=f"Save the state of {name}'s generator, and set it when resuming.",
             )
         see(
-            "can be loaded without running code",
+            "plain data alone",
             not loaded.raised,
-            share=0.2,
+            share=0.1,
             why="torch.load(weights_only=True) refuses it: not everything is plain data.",
             fix="Save state_dicts, tensors, numbers, lists; no model, no NumPy array.",
         )
-        see("runs equal after three more epochs", _unbroken(answer, case, seed, epochs, given), share=0.25, **_UNBROKEN)
+        see("three more epochs", _unbroken(answer, case, seed, epochs, given), share=0.1, **_UNBROKEN)
 
         broken = answer(**{**other.parts(), "model": _Unwritable()})
         failed = attempt(broken.save, given, 99)
         see(
-            "a save that fails says so",
+            "a failed save raises",
             failed.raised,
-            share=0.15,
+            share=0.1,
             why="The save failed and nobody was told.",
             fix="Let the exception out; clean up in a finally.",
         )
         survivor = _Job(case, seed + 3)
         again = attempt(answer(**survivor.parts()).resume, given)
         see(
-            "the old checkpoint after a save that failed",
+            "the old file after a failed save",
             again.value if not again.raised else "unreadable",
-            share=0.25,
+            share=0.15,
             why="The old file was opened for writing before the new one was whole.",
             fix="Write to a file beside it, then os.replace(temporary, path).",
         )
@@ -1291,9 +1291,9 @@ def unused_nodes(answer, case, see):
         fix="Leave out nodes whose op is placeholder or output.",
     )
     see(
-        "calls that only unused calls read",
+        "calls read by unused ones",
         sorted(set(found["a forgotten branch"]) - set(direct) - {"mask"}),
-        share=0.4,
+        share=0.3,
         why="Whatever feeds only unused results is unused as well.",
         fix="Walk the nodes backwards: users come before what they use.",
     )
@@ -1301,21 +1301,21 @@ def unused_nodes(answer, case, see):
         see(
             kind,
             sorted(found[kind]),
-            share=0.2,
+            share=0.15,
             why="What the output holds is used, also inside of a list or a dictionary.",
             fix="node.users knows these uses, too.",
         )
     see(
         "in the order of the graph",
         found["a forgotten branch"] == [n.name for n in nodes if n.name in found["a forgotten branch"]],
-        share=0.2,
+        share=0.15,
         why="The names are asked in the order in which the graph runs.",
         fix="A walk backwards finds them in reverse: turn the list round.",
     )
     see(
         "graph left as it was",
         all(str(graph.graph) == before[kind] for kind, graph in graphs.items()),
-        share=0.4,
+        share=0.25,
         why="The graph has lost nodes: it was to be read, not to be cleaned.",
         fix="Only read; or work on copy.deepcopy(graph_module).",
     )

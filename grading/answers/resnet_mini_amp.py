@@ -1030,7 +1030,7 @@ def no_autocast():
     return _amp_with(cast=False)
 
 
-@wrong("amp_step", fails="steps made, one of six batches overflows", says="scaler.step", factory=True)
+@wrong("amp_step", fails="steps around an overflow", says="scaler.step", factory=True)
 def optimizer_steps_itself():
     """optimizer.step() looks for no inf."""
     return _amp_with(step="optimizer")
@@ -1042,14 +1042,14 @@ def never_updates():
     return _amp_with(update=False)
 
 
-@wrong("amp_step", fails="scale after each of the six", says="scaler.update()")
+@wrong("amp_step", fails="scale after each batch", says="scaler.update()")
 def a_new_scaler_for_every_step(model, optimizer, scaler, images, labels, max_norm):
     """A scaler made inside of the function forgets what it learnt."""
     own = torch.amp.GradScaler(images.device.type, init_scale=1024.0)
     return _amp(model, optimizer, own, images, labels, max_norm)
 
 
-@wrong("amp_step", fails="weights after a step without clipping", says="Scale the loss", factory=True)
+@wrong("amp_step", fails="weights, nothing clipped", says="Scale the loss", factory=True)
 def scales_nothing():
     """The loss goes backward unscaled, and the gradients are unscaled all the same."""
 
@@ -1139,7 +1139,7 @@ def schedule_once_an_epoch():
     return _epoch_with(schedule="epoch")
 
 
-@wrong("train_epoch", fails="learning rates around an overflow", says="skipped", kind=Kind.PARTLY, factory=True)
+@wrong("train_epoch", fails="rates around an overflow", says="skipped", kind=Kind.PARTLY, factory=True)
 def schedule_after_skipped_steps():
     """The schedule goes on although the weights did not move."""
     return _epoch_with(schedule="always")
@@ -1151,7 +1151,7 @@ def mean_of_means():
     return _epoch_with(weigh=False)
 
 
-@wrong("train_epoch", fails="scale after an epoch with an overflow", says=".grad", factory=True)
+@wrong("train_epoch", fails="scale after an overflow", says=".grad", factory=True)
 def step_that_adds_gradients_up():
     """Uses a step without zero_grad: after an overflow inf stays for ever."""
     return _epoch_with(step={"zero": False})
@@ -1293,9 +1293,7 @@ def a_seed_for_a_state():
     return Checkpoint
 
 
-@wrong(
-    "Checkpoint", fails="the old checkpoint after a save that failed", says="os.replace", kind=Kind.PARTLY, factory=True
-)
+@wrong("Checkpoint", fails="the old file after a failed save", says="os.replace", kind=Kind.PARTLY, factory=True)
 def saves_onto_the_old_file():
     """torch.save(state, path): the old file is gone before the new one is whole."""
 
@@ -1320,7 +1318,7 @@ def copies_and_leaves_the_draft():
     return Checkpoint
 
 
-@wrong("Checkpoint", fails="can be loaded without running code", says="plain data", kind=Kind.PARTLY, factory=True)
+@wrong("Checkpoint", fails="plain data alone", says="plain data", kind=Kind.PARTLY, factory=True)
 def pickles_numpy_arrays():
     """NumPy's state as it is, and weights_only=False to get it back."""
 
@@ -1339,7 +1337,7 @@ def pickles_numpy_arrays():
     return Checkpoint
 
 
-@wrong("Checkpoint", fails="a save that fails says so", says="nobody was told", kind=Kind.PARTLY, factory=True)
+@wrong("Checkpoint", fails="a failed save raises", says="nobody was told", kind=Kind.PARTLY, factory=True)
 def swallows_the_error():
     """A bare except: the run goes on, and has no checkpoint."""
 
@@ -1495,7 +1493,7 @@ def cleans_a_copy(graph_module):
     return [n.name for n in graph_module.graph.nodes if n.name not in left]
 
 
-@wrong("unused_nodes", fails="calls that only unused calls read", says="feeds only unused", kind=Kind.PARTLY)
+@wrong("unused_nodes", fails="calls read by unused ones", says="feeds only unused", kind=Kind.PARTLY)
 def direct_ones_only(graph_module):
     """Looks for nodes without users, and stops there."""
     return [n.name for n in graph_module.graph.nodes if not n.users and n.op not in ("placeholder", "output")]
