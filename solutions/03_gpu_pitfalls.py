@@ -765,7 +765,8 @@ with shows_error():
 # there is one, ask the three questions, change as little as you can.
 
 # %% [markdown] exercise="mend_1"
-# Mend `mend_1`. Run it first, on the simulated GPU, and read the error. Afterwards model and scores are on the device.
+# Mend `mend_1`. Run it first, on the simulated GPU, and read the error:
+# `mend_1(nn.Conv2d(3, 4, 3), torch.rand(2, 3, 8, 9), device)`. Afterwards the device has computed the scores, and model and scores are on the device.
 
 # %% exercise="mend_1"
 def mend_1(model, images, device):
@@ -784,7 +785,7 @@ def mend_1(model, images, device):
 ### END SOLUTION
 
 # %% [markdown] exercise="mend_2"
-# Mend `mend_2`. The array holds float64 images. The scores are float32, on the device, and the model stays float32.
+# Mend `mend_2`. See the error: `mend_2(nn.Conv2d(3, 4, 3), np.random.rand(2, 3, 8, 9), device)`. The array holds float64 images. The scores are float32, on the device, and the model stays float32.
 
 # %% exercise="mend_2"
 def mend_2(model, array, device):
@@ -802,7 +803,7 @@ def mend_2(model, array, device):
 ### END SOLUTION
 
 # %% [markdown] exercise="mend_3"
-# Mend `mend_3`. It has to work for features on any device, the CPU included, and the result lies where the features lie.
+# Mend `mend_3`. See the error: `mend_3(torch.rand(2, 5, 3, device=device))`. It has to work for features on any device, the CPU included, and the result lies where the features lie.
 
 # %% exercise="mend_3"
 def mend_3(features):
@@ -820,7 +821,7 @@ def mend_3(features):
 ### END SOLUTION
 
 # %% [markdown] exercise="mend_4"
-# Mend `mend_4`. Its model is moved with `.to(device)` and fed with an input on the device.
+# Mend `mend_4`. See the error: `mend_4([3, 5, 2]).to(device)(torch.rand(4, 3, device=device))`. Its model is moved with `.to(device)` and fed with an input on the device.
 
 # %% exercise="mend_4"
 def mend_4(sizes):
@@ -858,7 +859,7 @@ def mend_4(sizes):
 ### END SOLUTION
 
 # %% [markdown] exercise="mend_5"
-# Mend `mend_5`. The model computes on the device and stays there; the result is one NumPy array. As little as possible comes back.
+# Mend `mend_5`. See the error: `mend_5(nn.Linear(3, 4), [torch.rand(5, 3), torch.rand(2, 3)], device)`. The model computes on the device and stays there; the result is one NumPy array. As little as possible comes back.
 
 # %% exercise="mend_5"
 def mend_5(model, batches, device):
@@ -885,7 +886,8 @@ def mend_5(model, batches, device):
 ### END SOLUTION
 
 # %% [markdown] exercise="mend_6"
-# Mend `mend_6`. It raises nothing, and the copy does not learn. `model`, the caller's own, keeps its weights and its place.
+# Mend `mend_6`. Look at the weights before and after
+# `mend_6(model, [(torch.rand(5, 3), torch.tensor([0, 1, 2, 3, 0]))], device)`, with `model = nn.Linear(3, 4)`. It raises nothing, and the copy does not learn. `model`, the caller's own, keeps its weights and its place.
 
 # %% exercise="mend_6"
 def mend_6(model, batches, device):
@@ -915,7 +917,7 @@ def mend_6(model, batches, device):
 ### END SOLUTION
 
 # %% [markdown] exercise="mend_7"
-# Mend `mend_7`. It works with `device="cpu"`. Why not on a GPU? It has to do the same on both.
+# Mend `mend_7`. See the error: `mend_7(torch.rand(5, 3), torch.rand(5), device)`. It works with `device="cpu"`. Why not on a GPU? It has to do the same on both.
 
 # %% exercise="mend_7"
 def mend_7(x, y, device):
@@ -1055,7 +1057,7 @@ print("one more step: no error")
 # not: Adam's averages, SGD's momentum. Bring all tensors of the state to the device, with their values, in the optimizer
 # that was given. The tensors called `"step"` stay on the host, where the optimizer keeps them.
 #
-# It works for any optimizer of `torch.optim`, and returns nothing.
+# It works for SGD, Adam, AdamW and RMSprop, and returns nothing.
 
 # %% exercise="optimizer_to"
 def optimizer_to(optimizer, device):
@@ -1311,6 +1313,7 @@ reveal("rebinding_grows", sum(source() is not None for source in sources))
 # * Each image and each label travels once, as the bytes that it has.
 # * The host waits for the device once in the whole epoch.
 # * The device holds one batch at a time, and no graph of an old one.
+# * The model may come in evaluation mode. It is trained, and comes back, in training mode.
 
 # %% exercise="train_lean"
 def train_lean(model, loader, optimizer, device):
@@ -2018,7 +2021,7 @@ class LossHistory:
 # %% [markdown] exercise="validation_losses"
 # Mend `validation_losses(model, loader, loss_function, device)`. The values are right, and the device runs out of memory after some
 # thousand batches. The model is on the device already. Return the list of losses, one per batch, as floats or as tensors
-# that hold nothing else. The model comes back in the mode that it came in.
+# that hold nothing else. No batch builds a graph: nobody will call backward. The model comes back in the mode that it came in.
 
 # %% exercise="validation_losses"
 def validation_losses(model, loader, loss_function, device):
@@ -2089,8 +2092,9 @@ reveal("cached_feature", kept >= 256 * 64 * 4)
 
 # %% [markdown] exercise="FeatureCache"
 # Mend the class `FeatureCache(layer)`. After every forward pass of the layer, `latest` holds the values that the layer
-# returned. It must hold no graph and no memory of the device, and in-place layers that follow must not change it. After
-# `close()` the layer is as it was before, and `latest` is `None`; a second `close()` does no harm.
+# returned. It must hold no graph and no memory of the device, and in-place layers that follow must not change it, on the
+# device or on the host. After `close()` the layer is as it was before, with the hooks of others, and `latest` is `None`; a
+# second `close()` does no harm.
 
 # %% exercise="FeatureCache"
 class FeatureCache:
@@ -2116,8 +2120,8 @@ class FeatureCache:
         self.handle = layer.register_forward_hook(self.keep)
 
     def keep(self, layer, inputs, output):
-        # detach lets the graph go, cpu frees the device and copies, before an in-place ReLU overwrites the output.
-        self.latest = output.detach().cpu()
+        # detach lets the graph go. copy=True: from the host, too, before an in-place ReLU overwrites the output.
+        self.latest = output.detach().to("cpu", copy=True)
 
     def close(self):
         self.handle.remove()
@@ -2197,7 +2201,7 @@ with simulated_gpu() as here:
         same = same and all(torch.equal(p.grad, g) for p, g in pairs)
 full = rows[0][1]
 table(
-    ("sixteen blocks", "saved, bytes", "less by", "peak of a step, bytes", "blocks computed"),
+    ("sixteen blocks", "kept for backward, bytes", "less by", "peak of a step, bytes", "blocks computed"),
     [(n, f"{s:,}", f"{1 - s / full:.0%}", f"{p:,}", c) for n, s, p, c in rows],
     code=(),
 )
@@ -2207,7 +2211,7 @@ one = f"by {min(shares)} %"
 reveal("checkpoint_saves", "it depends on the number of segments" if len(shares) > 1 else one)
 
 # %% [markdown]
-# Read the two columns of bytes together. One segment saves almost nothing, and its peak is no lower: in the backward
+# Read the two columns of bytes together. One segment keeps almost nothing, and its peak is no lower: in the backward
 # pass the whole chain is computed again and held at once. Sixteen segments save sixteen inputs. Between them lies the
 # best peak. The price stands in the last column: blocks are computed twice. So "40 % less memory" is no rule: with
 # these blocks it is anything between the third column's ends.

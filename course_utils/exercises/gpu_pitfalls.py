@@ -7,6 +7,7 @@ CUDA is available some run there as well (:func:`_on_cuda`).
 from __future__ import annotations
 
 import copy
+import weakref
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -136,8 +137,8 @@ def pick_device(answer, case, see):
     with simulated_gpu(count=last + 1):
         see.form(
             answer("cpu"),
-            why="Everything that takes a device compares torch.device objects.",
-            fix="Return torch.device(...), not its name.",
+            why="A torch.device was asked for: it has .type and .index, a text has not.",
+            fix="Return a torch.device, not its name as text.",
         )
         see(
             "no wish, with a GPU",
@@ -362,14 +363,23 @@ def to_device(answer, case, see):
         given = batch(device)
         structure = form(given)
         there = given["there"]
-        with counting() as cost:
-            moved = answer(given, device)
         see(
             "a tensor alone",
             _placed(answer(image, device)),
             why="A batch may be a single tensor.",
             fix="Treat the tensor first, containers after it.",
         )
+        refused = "positional argument" in attempt(answer, _Sample(image, label), device).message
+        see(
+            "a named tuple",
+            "its class refuses the fields" if refused else "no complaint of its class",
+            why="A named tuple's class takes its fields one by one, not as one list.",
+            fix="Tell it by its _fields; then unpack the fields, or use its _make.",
+        )
+        if refused:
+            return  # the batch has a named tuple inside: the same error, in harder words
+        with counting() as cost:
+            moved = answer(given, device)
         see(
             "the form of the batch",
             form(moved),
@@ -484,6 +494,16 @@ def optimizer_to(answer, case, see):
 
 
 # ------------------------------------------------------------------------------------------------ seven disguises
+def _computed_there(see: Any, cost: Any, fewest: int) -> None:
+    """Whether the device did the work: at least ``fewest`` kernels ran there."""
+    see(
+        "where it was computed",
+        "on the device" if cost.kernels >= fewest else "on the host",
+        why="The host computed it, and only the result went to the device.",
+        fix="Move what goes in, and let the device do the work.",
+    )
+
+
 def _mend(hints: tuple[str, ...], minutes: int = 5, difficulty: int = 1) -> Callable:
     return exercise(section=SECTION, points=1, minutes=minutes, difficulty=difficulty, hints=hints)
 
@@ -501,7 +521,8 @@ def mend_1(answer, case, see):
     model, images = _convolution(channels, 5), _host(case, n, channels, size + 3, size + 4)
     with _gpus(case) as device:
         reference = copy.deepcopy(model)(images).detach()
-        result = answer(model, images, device)
+        with counting() as cost:
+            result = answer(model, images, device)
         see.form(_placed(result), why=_PLACE, fix="Which object does images.to(device) return?")
         see(
             "the model's scores",
@@ -515,6 +536,7 @@ def mend_1(answer, case, see):
             why="The error is gone because the model works somewhere else.",
             fix="Both go to the device, the model and the images.",
         )
+        _computed_there(see, cost, 4)
 
 
 @_mend(
@@ -549,6 +571,7 @@ def mend_2(answer, case, see):
             why="The whole model was converted, and stays so for everyone else.",
             fix="Convert the images: they come from NumPy, the model does not.",
         )
+        _computed_there(see, cost, 4)
         see(
             "bytes to the device",
             cost.h2d_bytes,
@@ -673,6 +696,7 @@ def mend_5(answer, case, see):
             why="The error is gone because the GPU is not used any more.",
             fix="Compute on the device; bring the predictions back.",
         )
+        _computed_there(see, cost, 4 * len(batches))
         see(
             "bytes to the host",
             cost.d2h_bytes,
@@ -706,7 +730,8 @@ def mend_6(answer, case, see):
     batches = [(_host(case, n + i, width), _labels(case, n + i, 5)) for i in range(4)]
     before = _numbers(model.parameters())
     with _gpus(case) as device:
-        trained = answer(model, batches, device)
+        with counting() as cost:
+            trained = answer(model, batches, device)
         see.form(
             "Sequential" if isinstance(trained, nn.Sequential) else trained,
             why="The trained copy was asked for.",
@@ -739,6 +764,7 @@ def mend_6(answer, case, see):
             why="It learnt, but not as one SGD with momentum over all batches does.",
             fix="One optimizer, made once, before the loop; leave its settings.",
         )
+        _computed_there(see, cost, 4 * len(batches))
 
 
 @_mend(
@@ -754,7 +780,8 @@ def mend_7(answer, case, see):
     n, width = case.sizes(2, 4, 9)
     x, y = _host(case, n + 5, width), _host(case, n + 5)
     with _gpus(case) as device:
-        result = answer(x, y, device)
+        with counting() as cost:
+            result = answer(x, y, device)
         see.form(_placed(result), why=_PLACE, fix="Weights, x and y all belong on the device.")
         see(
             "the result is free of the graph",
@@ -782,9 +809,14 @@ def mend_7(answer, case, see):
             why="With device cpu it computes something else.",
             fix="The same lines have to work for both devices.",
         )
+        _computed_there(see, cost, 20)
 
 
 # ------------------------------------------------------------------------------------------------ training and loading
+class _Mark:
+    """Something that a weak reference can watch."""
+
+
 @exercise(
     section=SECTION,
     points=4,
@@ -804,18 +836,30 @@ def train_lean(answer, case, see):
     labels = _labels(case, count, classes)
     start = _convolution(3, classes)
 
-    def train(device: torch.device) -> tuple[nn.Module, Any]:
+    def train(device: torch.device) -> tuple[nn.Module, Any, int]:
         model = copy.deepcopy(start).to(device).eval()
+        graphs, most = [], 0
+
+        def look(module: nn.Module, inputs: Any, scores: torch.Tensor) -> None:
+            nonlocal most
+            most = max(most, sum(graph() is not None for graph in graphs))
+            if scores.grad_fn is not None:
+                mark = _Mark()
+                scores.grad_fn.metadata["mark"] = mark  # lives as long as the node of the graph does
+                graphs.append(weakref.ref(mark))
+
+        model.register_forward_hook(look)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         loader = DataLoader(TensorDataset(images, labels), batch, pin_memory=device.type != "cpu")
         torch.accelerator.reset_peak_memory_stats(device)
-        return model, answer(model, loader, optimizer, device)
+        loss = answer(model, loader, optimizer, device)
+        return model, loss, most
 
     real = _on_cuda(case, lambda cuda: train(cuda)[0].parameters())
     with _gpus(case) as device:
         train(device)  # twice: the first call may import
         with counting() as cost:
-            model, loss = train(device)
+            model, loss, graphs = train(device)
             peak = torch.accelerator.max_memory_allocated(device)
         see.form(
             "float" if isinstance(loss, float) else loss,
@@ -835,13 +879,6 @@ def train_lean(answer, case, see):
             rtol=1e-4,
             why="Not the mean over all samples.",
             fix="Weight each batch by its size: the last one is smaller.",
-        )
-        see(
-            "mode of the model",
-            model.training,
-            share=0.1,
-            why="The model came in evaluation mode and was trained in it.",
-            fix="model.train() first.",
         )
         see(
             "transfers",
@@ -879,6 +916,21 @@ def train_lean(answer, case, see):
             allowance=4096,
             why="More than one batch, or the graphs of old losses, were kept alive.",
             fix="detach() what you keep; let each batch go before the next.",
+        )
+        see(
+            "graphs alive when a batch comes",
+            graphs,
+            at_most=True,
+            share=0.2,
+            why="The running loss holds the graph of every batch before.",
+            fix="Only backward() needs the graph: detach() what you add up.",
+        )
+        see(
+            "mode of the model",
+            model.training,
+            share=0.1,
+            why="The model came in evaluation mode and was trained in it.",
+            fix="model.train() first.",
         )
 
 
@@ -1152,6 +1204,7 @@ def FeatureCache(answer, case, see):
         there = x.to(device)
         expected = layer(model[1](model[0](there))).detach().cpu()
         in_use = _in_use(device)
+        handle = layer.register_forward_hook(lambda *_: None)  # somebody else's
         cache = answer(layer)
         model(there)
         model(there)
@@ -1193,13 +1246,30 @@ def FeatureCache(answer, case, see):
         model(there)
         see(
             "after close()",
-            (describe(cache.latest), len(layer._forward_hooks)),
+            (describe(cache.latest), len(layer._forward_hooks.keys() - {handle.id})),
             why="The hook is still on the layer, or the last output still kept.",
             fix="Remove the hook by its handle, and set latest to None.",
+        )
+        see(
+            "hooks of others",
+            handle.id in layer._forward_hooks,
+            why="close() has removed a hook that somebody else had registered.",
+            fix="Remove your own alone, by the handle that registering it returned.",
         )
         again = answer(layer)
         again.close()
         again.close()
+    model.cpu()
+    expected = layer(model[1](model[0](x))).detach()
+    cache = answer(layer)
+    model(x)
+    see(
+        "values on the host",
+        isinstance(cache.latest, torch.Tensor) and bool(torch.allclose(cache.latest, expected, atol=1e-6)),
+        share=0.4,
+        why="On the host, cpu() copies nothing: the in-place layer overwrote latest.",
+        fix="Ask for a copy, wherever the output lies.",
+    )
 
 
 @exercise(

@@ -156,6 +156,9 @@ def synchronize(device: Device = None, /) -> None:
 class Event:
     """A point in the stream. It can be waited for, not timed.
 
+    As on CUDA, an event stands where it was last recorded: copies that are asked for later are not waited for, and an
+    event that was never recorded is over at once.
+
     Raises
     ------
     Unsupported
@@ -165,19 +168,20 @@ class Event:
     def __init__(self, device: Device = None, *, enable_timing: bool = False, **_: Any) -> None:
         if enable_timing:
             self.elapsed_time(self)
+        self._position = 0
 
     def record(self, stream: Any = None) -> None:
-        pass
+        self._position = current().stream.position
 
     def wait(self, stream: Any = None) -> None:
         pass
 
     def synchronize(self) -> None:
-        current().synchronise("Event.synchronize")
+        current().synchronise("Event.synchronize", self._position)
 
     def query(self) -> bool:
-        """Whether everything is done."""
-        return not current().stream.busy
+        """Whether everything before the event is done."""
+        return current().stream.reached(self._position)
 
     def elapsed_time(self, other: Event) -> NoReturn:
         raise Unsupported("time", "Count transfers, kernels and synchronisations instead.")
@@ -196,7 +200,9 @@ class Stream:
         return not current().stream.busy
 
     def record_event(self, event: Event | None = None) -> Event:
-        return event or Event()
+        event = event or Event()
+        event.record(self)
+        return event
 
     def wait_event(self, event: Event) -> None:
         pass

@@ -22,6 +22,7 @@ class _Copy:
     host: torch.UntypedStorage  # the memory on the host's side
     run: Callable[[], None]
     target: weakref.ref[torch.UntypedStorage] | None  # of a copy to the device: nobody may want the result any more
+    number: int  # its place in the order of all copies, from 1
     done: bool = False
 
 
@@ -37,11 +38,26 @@ class Stream:
     def __init__(self, delivered: Callable[[str], None]) -> None:
         self._copies: list[_Copy] = []
         self._delivered = delivered
+        self.position = 0  # how many copies have been asked for
 
     @property
     def busy(self) -> bool:
         """Whether copies are on their way that no synchronisation has waited for."""
         return bool(self._copies)
+
+    def reached(self, position: int) -> bool:
+        """Whether the host has waited for all copies up to ``position``."""
+        return all(copy.number > position for copy in self._copies)
+
+    def _queue(
+        self,
+        direction: str,
+        host: torch.UntypedStorage,
+        run: Callable[[], None],
+        target: weakref.ref[torch.UntypedStorage] | None = None,
+    ) -> None:
+        self.position += 1
+        self._copies.append(_Copy(direction, host, run, target, self.position))
 
     def to_device(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Queue a copy from pinned memory. The source is read when the copy is done, not now."""
@@ -56,7 +72,7 @@ class Stream:
                 with torch._C._DisableTorchDispatch(), torch.no_grad():
                     torch.empty(0, dtype=dtype, device="cpu").set_(memory, *layout).copy_(source)
 
-        self._copies.append(_Copy("h2d", source.untyped_storage(), run, storage))
+        self._queue("h2d", source.untyped_storage(), run, storage)
 
     def to_host(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Queue a copy into pinned memory. Kernels that come later do not change what it delivers: streams keep order."""
@@ -67,7 +83,7 @@ class Stream:
             with torch._C._DisableTorchDispatch(), torch.no_grad():
                 target.copy_(source)
 
-        self._copies.append(_Copy("d2h", target.untyped_storage(), run, None))
+        self._queue("d2h", target.untyped_storage(), run)
 
     def needed(self, storage: torch.UntypedStorage) -> None:
         """A kernel reads or writes ``storage``: what was to be copied there has to be there."""
@@ -89,10 +105,13 @@ class Stream:
                     return "pinned memory changed before the copy to the device was done"
         return None
 
-    def wait(self) -> None:
-        """Do everything that is queued, in order."""
-        copies, self._copies = self._copies, []
+    def wait(self, position: int | None = None) -> None:
+        """Do what is queued, in order: everything, or the copies up to ``position``."""
+        last = self.position if position is None else position
+        copies, self._copies = self._copies, [c for c in self._copies if c.number > last]
         for copy in copies:
+            if copy.number > last:
+                break
             if not copy.done:
                 self._run(copy)
 

@@ -93,11 +93,11 @@ class World:
         return tensor
 
     # ---------------------------------------------------------------------------------------------- waiting
-    def synchronise(self, reason: str) -> None:
-        """The host waits until the device has done everything."""
+    def synchronise(self, reason: str, position: int | None = None) -> None:
+        """The host waits until the device has done everything, or all copies up to a position in the stream."""
         self.counters.synchronisations += 1
         self.events.append(Event("host", "wait", reason))
-        self.stream.wait()
+        self.stream.wait(position)
 
     def host_uses(self, memory: torch.UntypedStorage, writes: bool = False) -> None:
         """Called when the host reads or changes its memory while copies are on their way."""

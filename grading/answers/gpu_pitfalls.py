@@ -333,7 +333,7 @@ def tuples_become_lists(batch, device):
     return batch
 
 
-@wrong("to_device", kind=Kind.CRASHED, says="positional")
+@wrong("to_device", fails="a named tuple", says="_fields")
 def named_tuples_are_tuples(batch, device):
     """A named tuple does not take a list of its fields."""
     if isinstance(batch, torch.Tensor):
@@ -498,6 +498,14 @@ def sends_the_result_only(model, images, device):
     return model(images).to(device)
 
 
+@wrong("mend_1", fails="where it was computed", says="only the result went")
+def computes_on_the_host_and_moves_both(model, images, device):
+    """Everything ends on the device, and the device has done nothing."""
+    scores = model.cpu()(images)
+    model.to(device)
+    return scores.to(device)
+
+
 @wrong("mend_1", kind=Kind.CRASHED, says="Input type")
 def the_first_gpu(model, images, device):
     """Writes a device down instead of using the one that was asked for."""
@@ -548,6 +556,12 @@ def doubles_the_model(model, array, device):
 def doubles_and_casts_back(model, array, device):
     """The scores are float32 again, the model is float64 for everyone."""
     return model.double().to(device)(torch.from_numpy(array).to(device)).float()
+
+
+@wrong("mend_2", fails="where it was computed", says="let the device do the work")
+def computes_on_the_host_in_float32(model, array, device):
+    """The right dtype, on the wrong processor."""
+    return model(torch.from_numpy(array).float()).to(device)
 
 
 @wrong("mend_2", kind=Kind.CRASHED, says="dtype")
@@ -747,6 +761,14 @@ def model_to_the_cpu(model, batches, device):
         return np.concatenate([model(b).argmax(1).numpy() for b in batches])
 
 
+@wrong("mend_5", fails="where it was computed", says="The host computed it")
+def predicts_on_the_host_and_moves_the_model(model, batches, device):
+    """The model is found on the device afterwards, where it was never used."""
+    found = model_to_the_cpu(model, batches, device)
+    model.to(device)
+    return found
+
+
 @wrong("mend_5", fails="bytes to the host", says="argmax on the device")
 def all_scores_come_back(model, batches, device):
     """Right, with seven scores for each class."""
@@ -842,6 +864,13 @@ def an_optimizer_per_batch(model, batches, device):
     return trained
 
 
+@wrong("mend_6", fails="where it was computed", says="only the result went")
+def trains_on_the_host(model, batches, device):
+    """Trains the copy on the host, and moves it when all is done."""
+    trained = copy.deepcopy(model)
+    return _train(trained, batches, torch.device("cpu"), _sgd(trained)).to(device)
+
+
 @wrong("mend_6", fails="where the model stays", says="moved to the device")
 def moves_the_model_first(model, batches, device):
     """Moves what was to stay."""
@@ -922,6 +951,12 @@ def skips_what_is_none(x, y, device):
 def everything_on_the_host(x, y, device):
     """On the CPU it works."""
     return _descend(x, y, torch.zeros(x.shape[1], requires_grad=True))
+
+
+@wrong("mend_7", fails="where it was computed", says="only the result went")
+def descends_on_the_host(x, y, device):
+    """The leaf is a leaf again, and the device has nothing to do."""
+    return _descend(x, y, torch.zeros(x.shape[1], requires_grad=True)).to(device)
 
 
 @wrong("mend_7", fails="weights", says="five steps")
@@ -1078,6 +1113,20 @@ def the_whole_data_set_at_once(model, loader, optimizer, device):
     size = loader.batch_size
     pairs = list(zip(x.split(size), y.split(size)))
     return _epoch(model, pairs, optimizer, device, lambda a, b: (a, b), lambda v: v.detach(), _mean)
+
+
+@wrong("train_lean", fails="graphs alive when a batch comes", says="detach() what you add up", kind=Kind.WASTEFUL)
+def total_with_its_graphs(model, loader, optimizer, device):
+    """total + loss is a node of a graph that grows with every batch."""
+    return _epoch(model, loader, optimizer, device, _lean_send(device), lambda v: v, _mean)
+
+
+@wrong("train_lean", fails="mode of the model", says="model.train() first", kind=Kind.PARTLY)
+def leaves_the_mode(model, loader, optimizer, device):
+    """Trains in whatever mode the model comes in."""
+    loss = losses_stacked_at_the_end(model, loader, optimizer, device)
+    model.eval()
+    return loss
 
 
 @wrong("train_lean", fails="mean loss", says="Weight each batch")
@@ -1282,6 +1331,33 @@ def one_buffer_and_one_wait_at_the_end(batches, device):
     return result
 
 
+def _with_events(batches, device, before, after):
+    buffers, marks, result = [], [], []
+    for i, batch in enumerate(batches):
+        if i < 2:
+            buffers.append(_pinned_like(batch))
+            marks.append(torch.get_device_module(device).Event())
+        else:
+            marks[i % 2].synchronize()
+        view = buffers[i % 2][: len(batch)].copy_(batch)
+        before(marks[i % 2])
+        result.append(view.to(device, non_blocking=True))
+        after(marks[i % 2])
+    return result
+
+
+@wrong("staged_copy", fails="values", says="Wait for the copy")
+def records_before_the_copy(batches, device):
+    """The event stands before the copy that it was made for."""
+    return _with_events(batches, device, lambda event: event.record(), lambda event: None)
+
+
+@wrong("staged_copy", fails="values", says="refilled early")
+def never_records(batches, device):
+    """An event that was never recorded has nothing to wait for."""
+    return _with_events(batches, device, lambda event: None, lambda event: None)
+
+
 @wrong("staged_copy", fails="copies that nobody waits for", says="is_pinned()", kind=Kind.PARTLY)
 def plain_copies(batches, device):
     """Neither pinned nor asynchronous."""
@@ -1456,6 +1532,23 @@ def detach_and_clone():
 def cpu_is_enough():
     """The copy on the host is a node of the graph on the device."""
     return _cache(lambda output: output.cpu())
+
+
+@wrong("FeatureCache", fails="values on the host", says="cpu() copies nothing", kind=Kind.PARTLY, factory=True)
+def detach_and_cpu():
+    """A copy from the device; on the host a second name for the same memory."""
+    return _cache(lambda output: output.detach().cpu())
+
+
+@wrong("FeatureCache", fails="hooks of others", says="somebody else", factory=True)
+def clears_all_hooks():
+    """Whatever hooks the layer has, they go."""
+
+    def close(self):
+        self.layer._forward_hooks.clear()
+        self.latest = None
+
+    return _cache(lambda output: output.detach().to("cpu", copy=True), close)
 
 
 @wrong("FeatureCache", fails="after close()", says="handle", factory=True)

@@ -107,6 +107,39 @@ def test_reading_before_the_copy_is_done_gives_what_was_there(sim: torch.device)
     assert fresh.tolist() == reused.tolist() == [1, 1, 1, 1] and counters().hazards == 3
 
 
+def test_an_event_waits_for_the_copies_before_it_and_for_no_later_one(sim: torch.device) -> None:
+    first, second = torch.ones(2).pin_memory(), torch.ones(2).pin_memory()
+    event = torch.sim.Event()
+    sent = [first.to(sim, non_blocking=True)]
+    event.record()
+    assert not event.query()
+    sent.append(second.to(sim, non_blocking=True))
+    event.synchronize()
+    assert event.query()
+    first.zero_(), second.zero_()
+    assert sent[0].tolist() == [1, 1] and sent[1].tolist() == [0, 0]
+    assert counters().hazards == 1
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_an_event_that_was_not_recorded_after_the_copy_does_not_wait_for_it(sim: torch.device, recorded: bool) -> None:
+    source, event = torch.ones(2).pin_memory(), torch.sim.Event()
+    if recorded:
+        event.record()
+    sent = source.to(sim, non_blocking=True)
+    event.synchronize()
+    source.zero_()
+    assert event.query() and sent.tolist() == [0, 0]
+
+
+def test_a_stream_records_an_event_where_it_is(sim: torch.device) -> None:
+    source = torch.ones(2).pin_memory()
+    sent = source.to(sim, non_blocking=True)
+    torch.sim.current_stream().record_event().synchronize()
+    source.zero_()
+    assert sent.tolist() == [1, 1]
+
+
 def test_integers_that_have_not_arrived_can_be_recognised(sim: torch.device) -> None:
     labels = torch.arange(3, device=sim).to("cpu", non_blocking=True)
     assert labels.tolist() == [-1, -1, -1]
