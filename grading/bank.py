@@ -35,9 +35,10 @@ from course_utils.observe.registry import public_seed
 from course_utils.observe.run import observe
 from grading.references import Reference, load_references
 
-__all__ = ["Answer", "answers", "complaints", "judge_answer", "right", "wrong"]
+__all__ = ["Answer", "answers", "complaints", "judge_answer", "right", "seeds", "wrong"]
 
 SEEDS = (11, 2**40 + 7)  # beside the public seed
+SLOW = 60.0  # seconds that an exercise may take; from here on its answers train a model, and are judged once
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,11 @@ def answers(section: str, exercise: str | None = None) -> list[Answer]:
     return [a for a in _ANSWERS if a.exercise in wanted and exercise in (None, a.exercise)]
 
 
+def seeds(exercise_id: str) -> tuple[int, ...]:
+    """The seeds on which an answer of the bank is judged: the public one and others, of a slow exercise one hidden one."""
+    return SEEDS[:1] if find_exercise(exercise_id).seconds > SLOW else (public_seed(exercise_id), *SEEDS)
+
+
 def judge_answer(answer: Answer, reference: Reference, seed: int) -> Verdict:
     """Judge an answer of the bank as the judge would, in this process."""
     exercise = find_exercise(answer.exercise)
@@ -154,7 +160,7 @@ def main(argv: list[str] | None = None) -> int:
     bad, started = 0, time.perf_counter()
     bank = answers(options.section, options.exercise)
     for answer in bank:
-        for seed in (public_seed(answer.exercise), *SEEDS):
+        for seed in seeds(answer.exercise):
             verdict = judge_answer(answer, reference, seed)
             problems = complaints(answer, verdict)
             if problems:

@@ -26,7 +26,7 @@ from traitlets import Bool, Dict
 
 from course_utils.observe import card, message
 from course_utils.observe.compare import Kind, Verdict
-from course_utils.observe.plain import MIME
+from course_utils.observe.plain import MIME, SCORE_MIME
 from grading.judge import Judge, read_report
 
 __all__ = ["ObserveAndJudge"]
@@ -140,7 +140,13 @@ class ObserveAndJudge(Execute):
     def _judge_cell(self, cell: NotebookNode, index: int, name: str, judge: Judge) -> None:
         nonce = secrets.token_hex(16)
         order = new_code_cell(_ORDER.format(id=name, seed=judge.seed(name), nonce=nonce))
-        self._run(order, index)
+        patience = self.timeout
+        # The observation ends itself in time; the kernel is ended only where that fails.
+        self.timeout = max(patience, int(judge.seconds(name)) + 30)
+        try:
+            self._run(order, index)
+        finally:
+            self.timeout = patience
         cell.execution_count = order.execution_count
         reports = [
             report
@@ -166,6 +172,8 @@ class ObserveAndJudge(Execute):
     def _write(self, cell: NotebookNode, verdict: Verdict) -> None:
         """Card and points, as the only outputs of the cell."""
         data = {"text/html": card.html(verdict, hidden=True), "text/plain": message.text(verdict, hidden=True)}
+        if verdict.score is not None:  # for the leaderboard
+            data[SCORE_MIME] = {"exercise": verdict.exercise, "accuracy": round(verdict.score, 6)}
         cell.outputs = [
             new_output("display_data", data=data),
             new_output(

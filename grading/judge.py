@@ -135,6 +135,10 @@ class Judge:
     def points(self, exercise_id: str) -> float:
         return float(self._references[exercise_id]["points"])
 
+    def seconds(self, exercise_id: str) -> float:
+        """How long one observation may take, where the machine is not overloaded."""
+        return float(self._references[exercise_id]["seconds"])
+
     def reference(self, exercise_id: str) -> Behaviour:
         return from_plain(self._references[exercise_id])
 
@@ -175,6 +179,7 @@ class Judge:
         return {
             name: {
                 "points": find_exercise(name).points,
+                "seconds": find_exercise(name).seconds,
                 **to_plain(reference.behaviour(name, self.seed(name), device)),
             }
             for name in reference.answers

@@ -19,6 +19,15 @@ from grading.source import Section, SourceError, sections
 __all__ = ["Reference", "load_references"]
 
 
+def _one_class(images: Any, labels: torch.Tensor, budget: int) -> Any:
+    return lambda unseen: torch.zeros(len(unseen), dtype=torch.int64, device=unseen.device)
+
+
+# Predictions are judged by labels, not by the reference's: what is needed of it is the list of facts. A stand-in that
+# meets all conditions but the accuracy gives the same list in no time.
+STAND_INS: dict[str, Any] = {"train_cifar_mini": _one_class}
+
+
 @dataclass
 class Reference:
     """The answers of one section, and what they do.
@@ -45,7 +54,8 @@ class Reference:
         key = exercise_id, seed, str(device)
         if key not in self._seen:
             exercise = find_exercise(exercise_id)
-            seen = observe(exercise, self.answers[exercise_id], seed, device)
+            answer = STAND_INS.get(exercise_id, self.answers[exercise_id])
+            seen = observe(exercise, answer, seed, device)
             self._seen[key] = from_plain(_through_json(to_plain(seen.behaviour(exercise_id))))
         return self._seen[key]
 

@@ -12,7 +12,7 @@ import numpy as np
 from course_utils.data.images import IMAGE_SHAPE, N_CLASSES, DataError
 from course_utils.data.location import cifar_mini_folder
 
-__all__ = ["CifarMiniArrays", "load_cifar_mini"]
+__all__ = ["CifarMiniArrays", "load_cifar_mini", "load_unlabelled"]
 
 FORMAT = "cifar-mini"
 FORMAT_VERSION = 1
@@ -86,6 +86,23 @@ def load_cifar_mini(
     if labels.max() >= N_CLASSES:
         raise DataError(f"{folder / label_file(split)} is damaged: it holds the label {labels.max()}. {REPAIR}")
     return CifarMiniArrays(images, labels, tuple(meta["class_names"]), meta, split)
+
+
+def load_unlabelled(split: Literal["train", "test"], root: str | os.PathLike[str] | None = None) -> np.memmap:
+    """The images of one split alone: their labels are not read, and need not be there.
+
+    Returns:
+        (N, 32, 32, 3) uint8 RGB, a read-only np.memmap.
+
+    Raises:
+        DataError: the images are missing or damaged; the message names the command that makes them.
+    """
+    folder = cifar_mini_folder(root)
+    shape = (_read_meta(folder)["counts"][split], *IMAGE_SHAPE)
+    path = folder / image_file(split)
+    if not path.is_file() or path.stat().st_size != np.prod(shape):
+        raise DataError(f"{path} is missing or has another size than meta.json says. {REPAIR}")
+    return np.memmap(path, np.uint8, mode="r", shape=shape)
 
 
 def _read_meta(folder: Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@
 ``compare``        behaviour of an answer against the reference's: a verdict
 ``clues``          what the difference of two values tells about the mistake
 ``errors``         PyTorch's error texts, and what to try
+``scores``         predictions against labels that only a judge reads
 ``expected``       the reference's behaviour as files
 ``message``        the five lines of text, and ``card`` the same for JupyterLab
 ``agent``          what runs in a student's kernel when an instructor grades

@@ -252,6 +252,25 @@ def split_in_other_order(expected, got):
 
 
 @clue
+def no_relu_at_the_end(expected, got):
+    """Right where something positive is expected, and negative where 0 is."""
+    if np.any(got < 0) and _same(np.maximum(got, 0), expected):
+        return "The sum goes out as it is, with its negative numbers.", "ReLU comes last, after the shortcut was added."
+    return None
+
+
+@clue
+def relu_before_the_sum(expected, got):
+    """No zero comes out where many are expected, or only the positive part of one summand was added."""
+    if expected.shape == got.shape and np.any(expected == 0) and np.all(got >= expected - 1e-9):
+        return (
+            "Nowhere smaller than expected: a ReLU came before the sum.",
+            "The second path ends with its BatchNorm; ReLU comes after the sum.",
+        )
+    return None
+
+
+@clue
 def factor(expected, got):
     """Right up to one factor: a sum where a mean was meant, a mean of means, something added k times."""
     a, b = expected.astype(float).ravel(), got.astype(float).ravel()

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from course_utils.observe.clues import find_clue
 from course_utils.observe.plain import Fact, Spec, decode_array
+from course_utils.observe.scores import accuracy, least, percent
 
 __all__ = ["Behaviour", "Ended", "Finding", "Kind", "Verdict", "agrees", "compare", "skipped"]
 
@@ -79,7 +80,10 @@ class Behaviour:
 
 @dataclass(frozen=True)
 class Finding:
-    """One fact, judged. ``cases`` are the cases in which it failed; texts belong to the first of them."""
+    """One fact, judged. ``cases`` are the cases in which it failed; texts belong to the first of them.
+
+    ``score`` is the share of right predictions, where the fact is predictions.
+    """
 
     name: str
     ok: bool
@@ -90,6 +94,7 @@ class Finding:
     fix: str = ""
     cases: tuple[int, ...] = ()
     seen: bool = True
+    score: float | None = None
 
 
 @dataclass(frozen=True)
@@ -104,7 +109,11 @@ class Verdict:
     ended: Ended | None = None
     remarks: tuple[str, ...] = ()
     detail: str = ""
-    extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def score(self) -> float | None:
+        """The share of right predictions, where the exercise asks for predictions and got some."""
+        return next((f.score for f in self.findings if f.score is not None), None)
 
     @property
     def full(self) -> bool:
@@ -155,9 +164,7 @@ def compare(expected: Behaviour, got: list[tuple[str, Any]], ended: Ended | None
         elif not finding.ok:
             first = finding if known.ok else known
             cases = tuple(dict.fromkeys((*known.cases, fact.case)))
-            judged[fact.name] = Finding(
-                first.name, False, first.spec, first.expected, first.got, first.why, first.fix, cases, first.seen
-            )
+            judged[fact.name] = replace(first, ok=False, cases=cases)
     findings = tuple(judged.values())
     failed = [f for f in findings if not f.ok]
     too_many = len(got) > len(expected.facts)
@@ -188,7 +195,7 @@ def _unseen(fact: Fact, ended: Ended | None) -> Finding:
         fact.name,
         False,
         fact.spec,
-        _SECRET if fact.spec.secret else _text(fact.value),
+        _SECRET if fact.spec.secret or fact.spec.labels else _text(fact.value),
         got,
         cases=(fact.case,),
         seen=False,
@@ -197,6 +204,8 @@ def _unseen(fact: Fact, ended: Ended | None) -> Finding:
 
 def _judge(fact: Fact, value: Any) -> Finding:
     spec = fact.spec
+    if spec.labels:
+        return _judge_predictions(fact, value)
     difference = _difference(fact.value, value, spec)
     if difference is None:
         return Finding(fact.name, True, spec, _text(fact.value), _text(value))
@@ -211,6 +220,19 @@ def _judge(fact: Fact, value: Any) -> Finding:
         if better:
             why, fix = better
     return Finding(fact.name, False, spec, expected, got, why, fix, (fact.case,))
+
+
+def _judge_predictions(fact: Fact, value: Any) -> Finding:
+    spec, needed = fact.spec, least(fact.spec)
+    expected = f"at least {percent(needed)} right"
+    score = accuracy(spec.labels, value)
+    if score is None:
+        return Finding(
+            fact.name, False, spec, expected, f"no class numbers: {_text(value)}", spec.why, spec.fix, (fact.case,)
+        )
+    ok = score >= needed
+    cases = () if ok else (fact.case,)
+    return Finding(fact.name, ok, spec, expected, f"{percent(score)} right", spec.why, spec.fix, cases, score=score)
 
 
 def _as_array(value: Any) -> np.ndarray:

@@ -69,6 +69,12 @@ _ADVICE = [
     (r"Boolean value of Tensor with more than one", "== and `in` compare numbers; `is` asks: the same object?"),
     (r"unsupported operand type.*NoneType", "one of the two is None: ask `is None` before you compute with it"),
     (r"modified by an inplace operation", "an operation changed a value that backward needs: do it out of place"),
+    (
+        r"unscale_\(\) (has already been called|is being called after)",
+        "scaler.update() ends a step: call it once, after scaler.step(optimizer)",
+    ),
+    (r"over the budget of", "one pass is len(images) images; reading for statistics counts as well"),
+    (r"source state dict is empty", "a scaler switched off has no state: save and load it only when it is on"),
     (r"does not require grad", "the graph was cut before this point: look for detach, no_grad or .data"),
     (
         r"backward through the graph a second time",
@@ -87,6 +93,7 @@ _ADVICE = [
         "compare the call with the parameters; some want their name, as dim=1",
     ),
     (r"NameError: name '(\w+)'", "a typo in the name? If not, run the cell that defines it first"),
+    (r"before Module.__init__", "a module registers what you assign: call super().__init__() first"),
     (r"'NoneType' object", "something is None here: print it; a function without return gives None"),
 ]
 

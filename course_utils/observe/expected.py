@@ -20,7 +20,13 @@ def to_plain(behaviour: Behaviour) -> dict[str, Any]:
     if e is not None and e.kind != "skipped":
         raise ValueError(f"the reference of {behaviour.exercise} {e.kind}: {e.error}: {e.message} at {e.line}")
     facts = [
-        {"name": f.name, "case": f.case, "value": f.value, **({"spec": p} if (p := f.spec.plain()) else {})}
+        # Predictions are judged by labels, not by the reference's own: those are not kept.
+        {
+            "name": f.name,
+            "case": f.case,
+            "value": None if f.spec.labels else f.value,
+            **({"spec": p} if (p := f.spec.plain()) else {}),
+        }
         for f in behaviour.facts
     ]
     return {"exercise": behaviour.exercise, "facts": facts, **({"ended": dict(vars(e))} if e else {})}

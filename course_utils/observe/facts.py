@@ -264,6 +264,38 @@ class See:
         )
         self.facts.append(Fact(name, encode(value, self.device), self.case, spec))
 
+    def score(
+        self,
+        name: str,
+        predictions: Any,
+        *,
+        labels: str,
+        steps: Sequence[tuple[float, float, float | None]],
+        why: str = "",
+        fix: str = "",
+    ) -> None:
+        """Write down predictions that the judge scores against labels which this process does not know.
+
+        One fact for each step, so that every step reached earns its share.
+
+        Parameters
+        ----------
+        name : str
+            The fact's; of several steps the number is added.
+        predictions : array-like of int, (N,)
+        labels : str
+            Which labels: ``test``, ``train[800:]``.
+        steps : sequence of (float, float, float or None)
+            Least accuracy on drawn images, least accuracy on photographs, and the share of the points (None: essential).
+        why, fix : str
+            As everywhere; they belong to the step that is missed.
+        """
+        plain = encode(predictions, self.device)
+        for number, (drawn, photographs, share) in enumerate(steps, 1):
+            spec = Spec(labels=labels, at_least=(drawn, photographs), share=share, why=why, fix=fix)
+            step = f"{name}, step {number} of {len(steps)}" if len(steps) > 1 else name
+            self.facts.append(Fact(step, plain, self.case, spec))
+
     def form(self, value: Any, name: str = "type of the result", *, why: str = "", fix: str = "") -> None:
         """Write down class, dtype, shape and device; do this before looking at values."""
         text = value if isinstance(value, str) else describe(value, self.device)

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["COST_SHARE", "MIME", "Fact", "Spec", "decode_array"]
+__all__ = ["COST_SHARE", "MIME", "SCORE_MIME", "Fact", "Spec", "decode_array"]
 
 MIME = "application/vnd.pytorch-foundations.facts+json"  # under which facts leave a student's kernel
+SCORE_MIME = "application/vnd.pytorch-foundations.score+json"  # under which a judge writes an accuracy
 COST_SHARE = 0.4  # of the points, lost by an answer that is right but wasteful
 
 _STORED = re.compile(r"[<|][biufc]\d\d?")
@@ -40,6 +41,11 @@ class Spec:
         One line each: the reason, and what to try.
     clues : tuple of str
         Names of functions in ``clues`` that may find a better reason in the values.
+    labels : str
+        The value is predictions, scored against the labels of this name (see :func:`course_utils.observe.scores.true_labels`).
+        Only the process that judges reads them; neither the observer nor the recorded behaviour holds any.
+    at_least : tuple of two floats
+        With ``labels``: the share of right predictions that is asked, on drawn images and on photographs.
     """
 
     atol: float = 0.0
@@ -54,6 +60,8 @@ class Spec:
     why: str = ""
     fix: str = ""
     clues: tuple[str, ...] = ()
+    labels: str = ""
+    at_least: tuple[float, float] = (0.0, 0.0)
 
     def plain(self) -> dict[str, Any]:
         """As a dictionary, without what is at its default."""
@@ -62,7 +70,8 @@ class Spec:
 
     @classmethod
     def from_plain(cls, data: dict[str, Any]) -> Spec:
-        return cls(**{**data, "clues": tuple(data.get("clues", ()))})
+        pairs = {name: tuple(data[name]) for name in ("clues", "at_least") if name in data}
+        return cls(**{**data, **pairs})
 
 
 @dataclass(frozen=True)

@@ -204,10 +204,20 @@ def descriptors(expected: int | None = None, patience: float = 5.0) -> int:
 
 
 def settled_children(patience: float = 5.0) -> list[int]:
-    """The processes that this one has started and that still run.
+    """The processes that this one has started and that still run, in the order of their numbers.
 
-    One that is on its way out gets ``patience`` seconds: on a busy machine an end takes time.
+    One that is on its way out gets ``patience`` seconds: on a busy machine an end takes time. The helper processes that
+    Python's multiprocessing keeps for itself until the end of the program do not count.
     """
-    children = psutil.Process().children(recursive=True)
+    children = [p for p in psutil.Process().children(recursive=True) if not _is_pythons_own(p)]
     _, alive = psutil.wait_procs(children, timeout=patience)
     return sorted(process.pid for process in alive)
+
+
+def _is_pythons_own(process: psutil.Process) -> bool:
+    """The tracker of named semaphores, or the server that forks: one of each per program, whoever started it."""
+    try:
+        command = " ".join(process.cmdline())
+    except psutil.Error:  # gone in the meantime, or not to be read: let the caller wait for it
+        return False
+    return "multiprocessing.resource_tracker" in command or "multiprocessing.forkserver" in command

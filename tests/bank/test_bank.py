@@ -7,8 +7,7 @@ from collections import Counter
 import pytest
 
 from course_utils.observe import all_exercises, message
-from course_utils.observe.registry import public_seed
-from grading.bank import SEEDS, answers, complaints, judge_answer
+from grading.bank import SLOW, answers, complaints, judge_answer, seeds
 from grading.references import load_references
 from grading.source import sections
 
@@ -24,7 +23,7 @@ def references():
 @pytest.mark.parametrize("answer", ANSWERS, ids=lambda a: f"{a.exercise}-{a.name}")
 def test_no_right_answer_is_refused_and_no_wrong_one_accepted(answer, references):
     section = next(e.section for e in all_exercises() if e.id == answer.exercise)
-    for seed in (public_seed(answer.exercise), *SEEDS):
+    for seed in seeds(answer.exercise):
         verdict = judge_answer(answer, references[section], seed)
         assert complaints(answer, verdict) == [], f"seed {seed}"
         assert all(len(line) <= message.WIDTH for line in message.text(verdict).splitlines())
@@ -53,7 +52,7 @@ def test_the_reference_gets_full_marks_on_fresh_cases(section, references):
 
     device = available_device()
     for exercise in all_exercises(section):
-        for seed in (5, 6, 7):
+        for seed in (5, 6, 7)[: 1 if exercise.seconds > SLOW else 3]:
             expected = references[section].behaviour(exercise.id, seed, device)
             seen = observe(exercise, references[section].answers[exercise.id], seed, device)
             verdict = compare(expected, seen.values(), seen.ended, exercise.points)
@@ -68,6 +67,8 @@ def test_other_seeds_give_other_cases(section, references):
     fixed = Counter()
     for exercise in all_exercises(section):
         one, two = (references[section].behaviour(exercise.id, s, available_device()) for s in (21, 22))
-        fixed[exercise.id] = [f.value for f in one.facts] == [f.value for f in two.facts]
+        # Scored exercises ask for the same images: their predictions differ from learner to learner, not from seed to seed.
+        if not any(f.spec.labels for f in one.facts):
+            fixed[exercise.id] = [f.value for f in one.facts] == [f.value for f in two.facts]
     # Tables ask for what PyTorch does, not for a computation: their facts are the same for every seed.
     assert {e for e, same in fixed.items() if same} <= {e for e in fixed if e.startswith("predict_")}

@@ -8,11 +8,11 @@ import os
 import sys
 
 import numpy as np
-import psutil
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, Subset
 
+from course_utils.observe.processes import settled_children
 from course_utils.process_memory import counted_bytes, private_bytes, start_method, visible, watch, worker_memory
 
 MIB = 2**20
@@ -91,7 +91,7 @@ def test_watching_leaves_workers_a_hook_or_a_frozen_collector_behind():
     gc.collect()
     assert loader.worker_init_fn is None and own is len
     assert gc.get_freeze_count() == 0
-    assert psutil.wait_procs(psutil.Process().children(), timeout=10)[1] == []
+    assert settled_children(10) == []
 
 
 @forks

@@ -29,10 +29,6 @@ def watched(observer, answer=None, seconds=20.0):
     return observe(exercise, answer, 0, torch.device("cpu"))
 
 
-def children():
-    return psutil.Process().children(recursive=True)
-
-
 def test_facts_remarks_and_output_do_not_come_back():
     def observer(answer, case, see):
         see("one", answer())
@@ -92,7 +88,7 @@ def test_an_answer_that_never_ends_hangs_the_check(stubborn):
     assert time.monotonic() - started < 20
     assert seen.values() == [("before", 1)], "what was seen before counts"
     assert seen.ended.kind == "crashed" and "still" in seen.ended.message
-    assert children() == []
+    assert settled_children() == []
 
 
 def test_a_data_set_that_blocks_in_a_worker_hangs_the_check():
@@ -108,7 +104,7 @@ def test_a_data_set_that_blocks_in_a_worker_hangs_the_check():
 
     seen = watched(observer, Blocks, seconds=1.0)
     assert seen.ended.kind == "crashed" and "still" in seen.ended.message
-    assert children() == []
+    assert settled_children() == []
 
 
 def test_a_crash_below_python_takes_the_kernel_along():
@@ -135,7 +131,7 @@ def test_a_worker_that_dies_is_no_clear_verdict():
 
     seen = watched(observer, Dies)
     assert seen.ended.error == "RuntimeError" and "worker" in seen.ended.message
-    assert children() == []
+    assert settled_children() == []
 
 
 def test_processes_that_an_answer_starts_outlive_the_check():
@@ -147,7 +143,7 @@ def test_processes_that_an_answer_starts_outlive_the_check():
         return 1
 
     watched(lambda answer, case, see: see("one", answer()), daemon)
-    assert children() == []
+    assert settled_children() == []
 
 
 def test_a_killed_process_leaves_temporary_files_behind(tmp_path, monkeypatch):
@@ -183,7 +179,7 @@ def test_an_interrupt_leaves_the_process_running():
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    assert children() == []
+    assert settled_children() == []
 
 
 def test_a_killed_kernel_leaves_the_process_running():
@@ -235,7 +231,15 @@ def test_no_process_to_be_had_is_an_error_of_the_answer(monkeypatch):
 def test_a_child_that_is_about_to_end_counts_as_left():
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(0.3)"])
     try:
-        assert child.pid in [p.pid for p in children()]
+        assert child.pid in settled_children(0)
         assert child.pid not in settled_children(20.0)
     finally:
         child.wait()
+
+
+def test_pythons_own_tracker_of_semaphores_counts_as_a_process_of_the_answer():
+    from multiprocessing import resource_tracker
+
+    resource_tracker.ensure_running()
+    assert resource_tracker._resource_tracker._pid in [p.pid for p in psutil.Process().children()]
+    assert settled_children(0) == []
