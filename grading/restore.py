@@ -1,13 +1,11 @@
-"""Put a submitted notebook back into the released form, whatever happened to its cells.
+"""Before a submission is graded: put its notebook back into the released form, whatever happened to its cells.
 
-What the student wrote is kept in the student's order and runs as it stands. What was released as locked (imports,
-checks) comes from the gradebook. A cell that was copied, deleted, moved, edited or turned into another type costs
-nobody a mark; on stock nbgrader a single copied cell leaves the whole submission ungraded.
+A cell that was copied, deleted, moved, edited or turned into another type costs nobody a mark; on stock nbgrader a
+single copied cell leaves the whole submission ungraded. The released form comes from the gradebook.
 """
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from nbconvert.exporters.exporter import ResourcesDict
@@ -16,11 +14,13 @@ from nbformat.v4 import new_code_cell, new_markdown_cell
 from nbgrader.api import Gradebook
 from nbgrader.preprocessors import NbGraderPreprocessor
 
-__all__ = ["RestoreCells", "restore"]
+from course_utils.student.cells import restore
+
+__all__ = ["RestoreCells", "released_cells"]
 
 
 class RestoreCells(NbGraderPreprocessor):
-    """The preprocessor; what it does is :func:`restore`."""
+    """The preprocessor; what it does is :func:`course_utils.student.cells.restore`."""
 
     def preprocess(self, nb: NotebookNode, resources: ResourcesDict) -> tuple[NotebookNode, ResourcesDict]:
         names = resources["nbgrader"]
@@ -56,132 +56,3 @@ def released_cells(gradebook: Gradebook, notebook: str, assignment: str) -> dict
         cell.metadata["nbgrader"] = metadata
         cells[stored.name] = cell
     return cells
-
-
-def restore(submitted: list[NotebookNode], released: dict[str, NotebookNode]) -> tuple[list[NotebookNode], list[str]]:
-    """Returns the cells of a notebook that can be graded, and a line for everything that was put right.
-
-    Parameters
-    ----------
-    submitted : list of cells
-        As handed in. Cells without, or with unknown, nbgrader metadata count as the student's own.
-    released : dict
-        See :func:`released_cells`.
-    """
-    notes: list[str] = []
-    out: list[NotebookNode] = []
-    seen: set[str] = set()
-    for cell in map(_readable, submitted):
-        name = _grade_id(cell)
-        if name is None or name not in released:
-            if "nbgrader" in cell.metadata:
-                notes.append(f"a cell with unknown nbgrader metadata is taken as the student's own ({name})")
-                cell.metadata.pop("nbgrader")
-            out.append(cell)
-            continue
-        model = released[name]
-        locked = model.metadata.nbgrader.locked
-        changed = cell.source.strip() != model.source.strip()
-        if name in seen:
-            # A copy still runs, in its place: the student may have gone on in the copy, even in that of a locked cell.
-            used = changed or not locked
-            notes.append(f"{name} is there twice; " + ("the copy runs as well" if used else "the copy is left out"))
-            if used:
-                out.append(_plain(cell))
-            continue
-        seen.add(name)
-        if cell.cell_type != model.cell_type:
-            notes.append(f"{name} was turned into a {cell.cell_type} cell; it is {model.cell_type} again")
-        if locked and changed:
-            notes.append(f"{name} is locked and was changed; the released text runs after the changed one")
-            out.append(_plain(cell))
-        fresh = (new_code_cell if model.cell_type == "code" else new_markdown_cell)(
-            model.source if locked else cell.source
-        )
-        fresh.metadata = NotebookNode(model.metadata)
-        if not locked and (tags := _tags(cell)):
-            fresh.metadata["tags"] = tags
-        out.append(fresh)
-    _add_missing(out, released, seen, notes)
-    _move_late(out, released, notes)
-    _tell_apart(out)
-    return out, notes
-
-
-def _readable(cell: NotebookNode) -> NotebookNode:
-    """The cell with everything that nbformat asks for, whatever an editor has made of it."""
-    source, metadata = cell.get("source"), cell.get("metadata")
-    cell["source"] = source if isinstance(source, str) else ""
-    cell["metadata"] = metadata if isinstance(metadata, dict) else NotebookNode()
-    if "tags" in cell.metadata:
-        cell.metadata["tags"] = _tags(cell)
-    if cell.get("cell_type") not in ("code", "markdown"):
-        cell["cell_type"] = "raw"
-    if cell.cell_type == "code":
-        cell.setdefault("outputs", [])
-        cell.setdefault("execution_count", None)
-    else:
-        cell.pop("outputs", None)
-        cell.pop("execution_count", None)
-    return cell
-
-
-def _tell_apart(out: list[NotebookNode]) -> None:
-    """A new id for a cell that carries the id of another: nbformat refuses the notebook otherwise."""
-    seen: set[str] = set()
-    for cell in out:
-        if cell.get("id") in seen:
-            cell["id"] = new_code_cell().id
-        seen.add(cell.get("id"))
-
-
-def _grade_id(cell: NotebookNode) -> str | None:
-    metadata = cell.metadata.get("nbgrader")
-    name = metadata.get("grade_id") if isinstance(metadata, dict) else None
-    return name if isinstance(name, str) else None
-
-
-def _tags(cell: NotebookNode) -> list[str]:
-    tags = cell.metadata.get("tags")
-    return list(dict.fromkeys(t for t in tags if isinstance(t, str))) if isinstance(tags, list) else []
-
-
-def _plain(cell: NotebookNode) -> NotebookNode:
-    return new_code_cell(cell.source) if cell.cell_type == "code" else new_markdown_cell(cell.source)
-
-
-def _add_missing(out: list[NotebookNode], released: dict[str, NotebookNode], seen: set[str], notes: list[str]) -> None:
-    """Put a deleted cell back behind the released cell before it."""
-    code = "\n".join(c.source for c in out if c.cell_type == "code")
-    previous: str | None = None
-    for name, model in released.items():
-        if name not in seen:
-            notes.append(f"{name} was deleted; the released cell is put back")
-            cell = (new_code_cell if model.cell_type == "code" else new_markdown_cell)(model.source)
-            cell.metadata = NotebookNode(model.metadata)
-            if model.metadata.nbgrader.solution and _defines(code, name.removeprefix("answer-")):
-                # Answered in another cell: the empty answer must not take the place of that one.
-                cell.source = f"# {name} was deleted, and answered in another cell."
-            at = next((i + 1 for i, c in enumerate(out) if previous and _grade_id(c) == previous), 0)
-            out.insert(at, cell)
-        previous = name
-
-
-def _defines(code: str, name: str) -> bool:
-    name = re.escape(name)
-    return bool(
-        re.search(rf"^((async +)?def|class) +{name}\b|^{name} *(:[^=\n]*)?=(?!=)|^from .*\b{name}\b", code, re.M)
-    )
-
-
-def _move_late(out: list[NotebookNode], released: dict[str, NotebookNode], notes: list[str]) -> None:
-    """A check that stands before its answer would look for a name that is not there yet: move it behind the answer."""
-    for name, model in released.items():
-        answer = f"answer-{name}"
-        if not model.metadata.nbgrader.grade or answer not in released:
-            continue
-        at = next(i for i, c in enumerate(out) if _grade_id(c) == name)
-        last = max(i for i, c in enumerate(out) if _grade_id(c) == answer)
-        if at < last:
-            notes.append(f"{name} stood before its answer; it is moved behind it")
-            out.insert(last, out.pop(at))
