@@ -119,7 +119,9 @@ def find(word: str) -> Place:
             return Place(section, section.notebook, word)
     names = [n for s in known for n in (s.assignment, s.name, *s.exercises)]
     near = difflib.get_close_matches(word, names, n=3)
-    more = f"Did you mean {' or '.join(near)}?" if near else f"The sections are {', '.join(s.assignment for s in known)}."
+    more = (
+        f"Did you mean {' or '.join(near)}?" if near else f"The sections are {', '.join(s.assignment for s in known)}."
+    )
     raise CourseError(f"{word!r} is no section, no notebook and no exercise. {more}")
 
 
