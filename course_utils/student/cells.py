@@ -114,7 +114,7 @@ def _tell_apart(out: list[NotebookNode]) -> None:
     """A new id for a cell that carries the id of another: nbformat refuses the notebook otherwise."""
     seen: set[str] = set()
     for cell in out:
-        if cell.get("id") in seen:
+        if not isinstance(cell.get("id"), str) or cell["id"] in seen:
             cell["id"] = new_code_cell().id
         seen.add(cell.get("id"))
 

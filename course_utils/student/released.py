@@ -2,7 +2,7 @@
 
 ``course_utils/released/SECTION.json`` is written by the build from the released notebook, one file a section::
 
-    {"assignment": "01_tensor_costs", "cells": [{"cell_type": ..., "source": ..., "metadata": {"nbgrader": ...}}, ...]}
+    {"assignment": "01_tensor_costs", "cells": [{"cell_type": ..., "source": ..., "metadata": ...}, ...]}
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell
 from course_utils.data.location import project_root
 from course_utils.errors import CourseError
 
-__all__ = ["RELEASED", "Place", "Section", "find", "read_notebook", "released_text", "sections"]
+__all__ = ["RELEASED", "Place", "Section", "find", "read_file", "read_notebook", "released_text", "sections"]
 
 RELEASED = Path(__file__).resolve().parents[1] / "released"
 MAX_BYTES = 200_000_000  # of a notebook; a browser would not open it either
@@ -75,7 +75,7 @@ class Place:
 def released_text(assignment: str, notebook: NotebookNode) -> str:
     """The file's text for a released notebook."""
     cells = [
-        {"cell_type": c.cell_type, "source": c.source, "metadata": {"nbgrader": c.metadata["nbgrader"]}}
+        {"cell_type": c.cell_type, "source": c.source, "metadata": c.metadata}
         for c in notebook.cells
         if "nbgrader" in c.metadata
     ]
@@ -131,6 +131,14 @@ def _section_of(path: Path, known: list[Section]) -> Section:
             return section
     names = ", ".join(f"{s.name}.ipynb" for s in known)
     raise CourseError(f"{path.name} is not the name of a notebook of this course. Rename it back; there are {names}.")
+
+
+def read_file(path: Path) -> bytes:
+    """The bytes of a notebook's file. Raises CourseError where there is none."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise CourseError(f"there is no {path}. `make lab`, or python -m course_utils lab, brings it back.") from None
 
 
 def read_notebook(data: bytes, name: str) -> NotebookNode:
