@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import warnings
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -169,6 +170,8 @@ def read_notebook(data: bytes, name: str) -> NotebookNode:
         if isinstance(cell.get("source"), list):  # on disk a text is a list of lines
             cell["source"] = "".join(line for line in cell["source"] if isinstance(line, str))
     try:
-        return nbformat.reads(json.dumps(plain), as_version=4)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a copied cell's id is there twice: said in better words by whoever asks
+            return nbformat.reads(json.dumps(plain), as_version=4)
     except Exception:  # nbformat raises many kinds; cells that an editor broke are put right cell by cell
         return nbformat.from_dict({"metadata": {}, "nbformat_minor": 5, **plain})
