@@ -23,13 +23,13 @@ SET_UP = set_up() { for python in "$$PYTHON" .venv/bin/python python3.13 python3
 	echo "The course needs Python 3.11 to 3.13, and none was found. Install one (python.org, your system's packages)" \
 	"or name it: make lab PYTHON=/path/to/python3.12" >&2; exit 1; }; set_up
 
-.PHONY: help ready data lab build-data show-data release autograde feedback grades build check-build test test-quick \
+.PHONY: help ready data lab build-data show-data release autograde feedback grades student-bundle build check-build test test-quick \
 	test-cuda lint format lock bench clean
 
 help: ## List the commands
 	@awk 'BEGIN { FS = ":.*## " } \
 	  /^##@ / { printf "\n%s\n", substr($$0, 5) } \
-	  /^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	  /^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo 'The first command that needs them installs the packages into .venv (Linux: about 3.2 GB to download, 6.4 GB'
 	@echo 'on the disk, most of it CUDA; macOS: about 0.4 and 1.2 GB). Linux without a GPU, about 0.5 GB to download, 1.6 GB on'
@@ -68,6 +68,9 @@ feedback: ready ## Write the feedback pages into grading/feedback/
 
 grades: ready ## Export the marks to grading/grades.csv
 	$(RUN) -m nbgrader export --to grading/grades.csv
+
+student-bundle: data ## Pack what students get: pytorch-foundations.zip (ARGS=--no-data leaves the images out)
+	$(RUN) -m grading.bundle $(call typed,ARGS)
 
 ##@ Maintainer
 build: data ## Build notebooks, expected behaviours and the reference edition from solutions/

@@ -503,7 +503,9 @@ class Setup:
     # -- notebooks
 
     def notebooks(self) -> list[str]:
-        """Bring back the notebooks that git has and the folder lacks; their paths. Existing files are not touched.
+        """Bring back the notebooks that the folder lacks, from git or, in a bundle, from the package; their paths.
+
+        Existing files are not touched.
 
         A learner who wants to begin a section again moves the notebook away and runs `make lab`.
 
@@ -516,17 +518,25 @@ class Setup:
             if not path or target.exists():
                 continue
             content = self.git("show", ":./" + path)
-            if not content:
-                continue
-            target.parent.mkdir(parents=True, exist_ok=True)
-            new = target.with_name(target.name + ".new")
-            new.write_bytes(content)
-            os.replace(str(new), str(target))
-            restored.append(path)
-            say(f"Brought back {path}, which was missing.")
+            if content:
+                restored.append(self.bring_back(target, content))
+        for source in sorted((self.root / "course_utils" / "released" / "notebooks").glob("*/*.ipynb")):
+            target = self.root / "notebooks" / source.parent.name / source.name
+            if not target.exists():
+                restored.append(self.bring_back(target, source.read_bytes()))
         if not any((self.root / "notebooks").glob("*/*.ipynb")):
             raise SetupError("There are no notebooks here.", "Get the course again, or build them: make build")
         return restored
+
+    def bring_back(self, target: Path, content: bytes) -> str:
+        """Write a notebook that is missing; its path in the checkout."""
+        target.parent.mkdir(parents=True, exist_ok=True)
+        new = target.with_name(target.name + ".new")
+        new.write_bytes(content)
+        os.replace(str(new), str(target))
+        path = target.relative_to(self.root).as_posix()
+        say(f"Brought back {path}, which was missing.")
+        return path
 
     def git(self, *arguments: str) -> bytes:
         """What git prints; nothing where this is no clone."""

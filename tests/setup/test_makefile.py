@@ -15,7 +15,7 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
 GROUPS = {
     "Student": ["lab", "build-data", "show-data"],
-    "Instructor": ["release", "autograde", "feedback", "grades"],
+    "Instructor": ["release", "autograde", "feedback", "grades", "student-bundle"],
     "Maintainer": [
         "build",
         "check-build",
