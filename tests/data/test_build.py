@@ -23,6 +23,7 @@ from course_utils.data import DataError, load_cifar_mini
 from course_utils.data.build import build_cifar_mini, channel_statistics
 from course_utils.data.distort import Distortions
 from course_utils.data.location import cifar_mini_folder, project_root
+from course_utils.data.reading import load_unlabelled
 from course_utils.data.sources import Request
 
 REQUEST = Request(20, 10, seed=5)
@@ -259,6 +260,21 @@ def test_a_missing_or_cut_off_file_is_named(root, name):
     path.unlink()
     with pytest.raises(DataError, match=rf"{name} is missing"):
         load_cifar_mini("test", root)
+
+
+def test_an_edition_without_test_labels_cannot_be_used_or_makes_them_up(root, capsys):
+    folder = root / "cifar_mini"
+    (folder / "test_labels.bin").unlink()
+    meta = json.loads((folder / "meta.json").read_text())
+    del meta["files"]["test_labels.bin"]
+    (folder / "meta.json").write_text(json.dumps(meta))
+    assert len(load_cifar_mini("train", root, verify=True)) == 20
+    assert len(load_unlabelled("test", root)) == 10
+    with pytest.raises(DataError, match="held back"):
+        load_cifar_mini("test", root)
+    assert main(["build-data", "--if-missing", "--root", str(root)]) == 0
+    assert "Images are there" in capsys.readouterr().out
+    assert not (folder / "test_labels.bin").exists()
 
 
 @pytest.mark.parametrize("name", ["train_images.bin", "test_labels.bin", "class_names.txt"])
