@@ -277,6 +277,18 @@ def test_an_edition_without_test_labels_cannot_be_used_or_makes_them_up(root, ca
     assert not (folder / "test_labels.bin").exists()
 
 
+@pytest.mark.parametrize("hide", [Path.unlink, lambda path: path.write_bytes(b""), lambda path: path.chmod(0)])
+def test_a_grader_that_hides_the_test_labels_takes_the_training_images_away_as_well(root, hide, monkeypatch):
+    hide(root / "cifar_mini" / "test_labels.bin")
+    monkeypatch.setenv("NBGRADER_EXECUTION", "autograde")
+    assert len(load_cifar_mini("train", root)) == 20
+    assert len(load_unlabelled("test", root)) == 10
+    hidden = root / "cifar_mini" / "test_labels.bin"
+    if not os.access(hidden, os.R_OK) or not hidden.stat().st_size:  # root may read what others may not
+        with pytest.raises(DataError, match="grading asks for them"):
+            load_cifar_mini("test", root)
+
+
 @pytest.mark.parametrize("name", ["train_images.bin", "test_labels.bin", "class_names.txt"])
 def test_a_changed_byte_is_found_by_verify(root, name):
     path = root / "cifar_mini" / name
