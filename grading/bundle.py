@@ -18,10 +18,13 @@ import sys
 import zipfile
 from pathlib import Path
 
+import nbformat
+
 from course_utils.data.images import DataError
 from course_utils.data.location import cifar_mini_folder
 from course_utils.data.reading import CLASS_NAMES_FILE, META_FILE, image_file, label_file, load_cifar_mini
 from course_utils.files import atomic_write_bytes
+from course_utils.student.released import released_text
 from grading.build import release_text, source_notebook
 from grading.source import ROOT, SourceError, sections
 
@@ -51,7 +54,11 @@ def contents(data: bool = True) -> dict[str, bytes]:
             files[path.relative_to(ROOT).as_posix()] = path.read_bytes()
     for section in sections():
         name = f"{section.assignment}/{section.name}.ipynb"
-        files[f"notebooks/{name}"] = release_text(section, source_notebook(section)).encode()
+        text = release_text(section, source_notebook(section))
+        # What `ready` compares with must be what is handed out, even before the next `make build`.
+        cells = released_text(section.assignment, nbformat.reads(text, as_version=4))
+        files[f"course_utils/released/{section.name}.json"] = cells.encode()
+        files[f"notebooks/{name}"] = text.encode()
         # What `lab` brings back where a notebook is missing: there is no git to ask.
         files[f"course_utils/released/notebooks/{name}"] = files[f"notebooks/{name}"]
     if data:

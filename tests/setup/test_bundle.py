@@ -130,7 +130,8 @@ def test_the_images_of_the_bundle_cannot_be_used_or_tell_the_test_labels(unpacke
 
 
 def test_a_bundle_without_images_is_refused_or_holds_some(monkeypatch, files):
-    monkeypatch.setattr(bundle, "release_text", lambda section, notebook: "")
+    nothing = nbformat.writes(nbformat.v4.new_notebook())
+    monkeypatch.setattr(bundle, "release_text", lambda section, notebook: nothing)
     monkeypatch.setattr(bundle, "source_notebook", lambda section: None)
     names = set(bundle.contents(data=False))
     assert names == {name for name in files if not name.startswith("data/cifar_mini/")}
