@@ -23,7 +23,7 @@ SET_UP = set_up() { for python in "$$PYTHON" .venv/bin/python python3.13 python3
 	echo "The course needs Python 3.11 to 3.13, and none was found. Install one (python.org, your system's packages)" \
 	"or name it: make lab PYTHON=/path/to/python3.12" >&2; exit 1; }; set_up
 
-.PHONY: help ready data lab build-data show-data release autograde feedback grades student-bundle build check-build test test-quick \
+.PHONY: help ready data lab build-data show-data release collect autograde feedback grades student-bundle build check-build test test-quick \
 	test-cuda lint format lock bench clean
 
 help: ## List the commands
@@ -58,6 +58,9 @@ show-data: data ## Look at the images: a contact sheet
 ##@ Instructor (every section, or SECTION=01_tensor_costs)
 release: ready ## Make the students' notebooks through nbgrader (replaces those in notebooks/)
 	$(RUN) -m grading.release $(call typed,SECTION)
+
+collect: ready ## Put what was handed in there (FROM=submissions.zip of Canvas or Moodle, or a folder; ARGS=--dry-run)
+	$(RUN) -m grading.collect $(call typed,ARGS) "$(or $(call typed,FROM),handed-in)"
 
 autograde: data ## Grade what lies in grading/submitted/STUDENT/SECTION/
 	$(RUN) -m grading.release --gradebook-only $(call typed,SECTION)

@@ -167,7 +167,9 @@ def _errors(cells: list[NotebookNode]) -> Iterator[Finding]:
         for output in cell.outputs:
             if output.output_type == "error":
                 words = " ".join(f"{output.get('ename')}: {output.get('evalue')}".split())[:100]
-                advice = "grading runs all cells in their order: define it above, or delete the cell"
+                advice = "mend it" if "nbgrader" in cell.metadata else "mend it, or delete the cell"
+                if output.get("ename") == "NameError":
+                    advice += ": grading runs all cells in their order, and this name comes later or not at all"
                 yield Finding(Mark.FAIL, _label(cells, at), f"fails: {words}", advice)
                 break
 

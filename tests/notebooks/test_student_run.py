@@ -64,6 +64,7 @@ def test_what_fails_in_a_run_goes_unnoticed(notebook, capsys):
         compact="def compact(x):\n    return x",
         assemble="def assemble(*a):\n    return no_such_name",
         can_view="",
+        arange_length="arange_length = = 1",
         to_opencv="def to_opencv(batch):\n    raise NotImplementedError()",
     )
     made = nbformat.read(notebook, as_version=4)
@@ -79,11 +80,14 @@ def test_what_fails_in_a_run_goes_unnoticed(notebook, capsys):
     text = capsys.readouterr().out
     for words in (
         "[FAIL] cell 4                  fails: NameError: name 'defined_much_later' is not defined",
+        "-> mend it, or delete the cell: grading runs all cells in their order, and this name comes later",
+        "[FAIL] arange_length           fails: SyntaxError: invalid syntax",
+        "-> mend it\n",
         "[FAIL] can_view                name missing, 0 of 3 points",
         "[FAIL] assemble                crashed, 0 of 3 points",
         "[FAIL] not started             to_opencv",
         "[note] outputs                 old ones are saved for bgr_to_batch",
-        "13 of 17 exercises",
+        "12 of 17 exercises",
     ):
         assert words in text, text
     after = text.split("[FAIL] compact", 1)[1].splitlines()
