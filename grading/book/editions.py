@@ -100,6 +100,8 @@ def edition(section: Section, name: str) -> NotebookNode:
             raise SourceError(f"{section.assignment}: the two notebooks have different cells; run `make build`")
         for cell, given in zip(notebook.cells, released.cells, strict=True):
             _without_answer(cell, given)
+    for cell in notebook.cells:
+        cell.source = re.sub(r"^ *### (BEGIN|END) SOLUTION\n?", "", cell.source, flags=re.M)
     targets = headings(section, notebook)
     cells: list[NotebookNode] = []
     for index, cell in enumerate(notebook.cells):
