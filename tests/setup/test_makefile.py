@@ -25,6 +25,8 @@ GROUPS = {
         "lint",
         "format",
         "lock",
+        "book",
+        "matrix",
         "bench",
         "clean",
     ],
