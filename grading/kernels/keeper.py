@@ -23,12 +23,15 @@ from course_utils.observe.own_time import OwnTime, family
 from grading.sandbox import linux
 from grading.sandbox.box import copy_submission
 from grading.sandbox.bubblewrap import Room
+from grading.sandbox.counted import Group
 
 __all__ = ["End", "Order", "keep"]
 
 TICK = 0.1  # seconds between two looks
 EXACT = 0.5  # seconds between two exact measurements of memory, which cost some milliseconds a process
 DISK = 0.5  # seconds between two looks at the files on a disk
+THREADS = 16  # that a process may have, on the average, where threads are counted with the processes
+FIRST = -10  # priority of the keeper, where it may choose: it must not stand in a queue behind what it watches
 SAID = 2000  # characters kept of what a kernel wrote before it had a place for it
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -115,6 +118,7 @@ class _Keeper:
     def __init__(self, channel: socket.socket, order: Order) -> None:
         self._channel, self._order = channel, order
         self._room: Room | None = None
+        self._group: Group | None = None
         self._kernel = 0
         self._cause, self._status = "", None
         self._said = b""
@@ -125,6 +129,11 @@ class _Keeper:
 
     def run(self, kernel: Callable[[Order], None]) -> End:
         linux.adopt_orphans()
+        self._usual = os.getpriority(os.PRIO_PROCESS, 0)
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, 0, FIRST)
+        with contextlib.suppress(OSError):
+            self._group = Group(self._order.processes * THREADS)
         try:
             if self._order.kind == "bubblewrap":
                 self._room = Room(self._order.room)
@@ -133,6 +142,8 @@ class _Keeper:
             self._watch(heard)
         finally:
             self._end_all()
+            if self._group is not None:
+                self._group.close()
         if self._status == -signal.SIGKILL and not self._cause and _out_of_memory_kills() > self._kills_before:
             self._cause = "machine"
         said = self._said[-SAID:].decode(errors="replace")
@@ -146,11 +157,13 @@ class _Keeper:
         if self._room is None:
             self._kernel = os.fork()
             if self._kernel == 0:
+                self._step_down()
                 _become(kernel, self._order, say)
         elif (guide := os.fork()) == 0:
             # Only a process that is forked after entering is inside; and the keeper has to stay outside.
             code = 1
             try:
+                self._step_down()
                 linux.enter_namespaces(self._room.pid)
                 pid = os.fork()
                 if pid == 0:
@@ -170,6 +183,13 @@ class _Keeper:
         if not self._kernel:
             raise OSError(os.read(heard, SAID).decode(errors="replace"))
         return heard
+
+    def _step_down(self) -> None:
+        """In the process that becomes the kernel: the usual priority, and counted from now on."""
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, 0, self._usual)
+        if self._group is not None:
+            self._group.join()
 
     # ------------------------------------------------------------------------------------------------ watch
     def _watch(self, heard: int) -> None:
@@ -297,7 +317,7 @@ def _become(kernel: Callable[[Order], None], order: Order, say: int) -> None:
         copy_submission(order.source, order.work, order.scratch // 2)
         os.makedirs(order.environment["TMPDIR"], exist_ok=True)
         os.chdir(order.work)
-        linux.set_limits(order.memory, order.file_size, order.processes if order.kind == "bubblewrap" else 0)
+        linux.set_limits(order.memory, order.file_size, order.processes * THREADS if order.kind == "bubblewrap" else 0)
         if order.kind != "none":
             linux.drop_capabilities()
             if linux.landlock_version() and order.readable:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import os
 import platform
 import sys
 from dataclasses import dataclass
 
 from grading.sandbox import box, bubblewrap
+from grading.sandbox.counted import can_count
 
 __all__ = ["Offer", "SandboxMissing", "choose", "offers"]
 
@@ -40,7 +42,18 @@ def offers() -> tuple[Offer, ...]:
     if sys.platform != "linux":
         reason = f"sandboxes are made with means of Linux; this is {platform.system()}"
         return (Offer("bubblewrap", reason), Offer("landlock", reason), _none())
-    return (Offer("bubblewrap", bubblewrap.missing()), _landlock(), _none())
+    return (_bubblewrap(), _landlock(), _none())
+
+
+_UNCOUNTED = "a fork bomb is ended by a watchdog alone, which a busy machine can be too slow for"
+
+
+def _bubblewrap() -> Offer:
+    # As a superuser the limit on processes needs a control group; for others the system has one per namespace.
+    counted = os.getuid() != 0 or can_count()
+    return Offer(
+        "bubblewrap", bubblewrap.missing(), () if counted else (f"{_UNCOUNTED}: grade as another user than root",)
+    )
 
 
 def _landlock() -> Offer:
@@ -62,6 +75,8 @@ def _landlock() -> Offer:
     ]
     if version < 6:
         still_open.insert(0, "it can send signals to your other processes, and so end the grading (until Linux 6.12)")
+    if not can_count():
+        still_open.append(_UNCOUNTED)
     return Offer("landlock", lacking, tuple(still_open))
 
 
