@@ -51,6 +51,10 @@ class WarmProcess:
         self.folder = Path(tempfile.mkdtemp(prefix="grading-", dir=None if short else "/tmp"))
         self.data = self.folder / "data"
         self.data_files = box.data_view(self.data)
+        # Landlock forbids to list the course's folder, and so to find the package in it.
+        self.package = self.folder / "package"
+        self.package.mkdir()
+        (self.package / "course_utils").symlink_to(ROOT / "course_utils")
         self._pid = os.getpid()
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         variables = {
@@ -253,7 +257,7 @@ class StudentKernel(AsyncKernelManager):
         settings, data = self.sandbox, str(self._warm.data)
         system = [*box.system_folders(), *box.python_folders()]
         readable = [*system, str(ROOT / "course_utils"), data, *self._warm.data_files]
-        sockets, room, writable, disk = str(self._sockets), [], [], ""
+        sockets, room, disk, package = str(self._sockets), [], "", str(ROOT)
         if kind == "bubblewrap":
             hidden = [str(ROOT)] if box.exposing(system) else []
             room = bubblewrap.arguments(readable, hidden, sockets, self.source, settings.scratch)
@@ -264,13 +268,13 @@ class StudentKernel(AsyncKernelManager):
         else:
             home, source, inside = str(self._folder / "student"), self.source, sockets
             os.mkdir(home)
-            disk = home
-            readable += ["/proc", "/dev"]
+            disk, package = home, str(self._warm.package)
+            readable += [package, "/proc", "/dev"]
             writable = [home, *(f"/dev/{n}" for n in ("null", "zero", "full", "random", "urandom", "shm"))]
         return Order(
             kind=kind,
             arguments=arguments,
-            environment=box.environment(home, data, list(settings.variables)),
+            environment={**box.environment(home, data, list(settings.variables)), "PYTHONPATH": package},
             source=source,
             work=f"{home}/work",
             sockets=sockets,

@@ -89,7 +89,12 @@ def test_a_kernel_reads_what_it_must_not(run, walls, tmp_path, monkeypatch):
     (tmp_path / "submission" / "link").symlink_to(secret)
     (tmp_path / "submission" / "own").write_text("the student's")
     monkeypatch.setenv("A_PASSWORD", "geheim")
-    paths = [secret, ROOT / "solutions" / "01_tensor_costs.py", ROOT / "grading" / "judge.py", ROOT / "nbgrader_config.py"]
+    paths = [
+        secret,
+        ROOT / "solutions" / "01_tensor_costs.py",
+        ROOT / "grading" / "judge.py",
+        ROOT / "nbgrader_config.py",
+    ]
     text = run(
         walls,
         TRY + f"seen = [tried(Path(p).read_text) for p in {list(map(str, paths))!r}]\n"
@@ -142,7 +147,8 @@ def test_a_kernel_attacks_the_process_that_grades(run, walls):
         pytest.skip("this kernel's Landlock does not keep signals inside")
     text = run(
         walls,
-        TRY + f"print(json.dumps([tried(os.kill, {os.getpid()}, 0), tried(Path('/proc/{os.getpid()}/environ').read_text),"
+        TRY
+        + f"print(json.dumps([tried(os.kill, {os.getpid()}, 0), tried(Path('/proc/{os.getpid()}/environ').read_text),"
         f" tried(os.kill, {os.getppid()}, 0)]))",
         "import ctypes\nprint(ctypes.CDLL(None).ptrace(16, 1, 0, 0))",
     )
@@ -208,8 +214,6 @@ def test_harm_costs_more_than_its_own_cell(run, kind, harm):
 
 
 def test_one_process_takes_all_memory(run, kind):
-    text = run(kind, "x = bytearray(3 << 30)", "print(7)")
-    assert (text[0], text[1]) == ("", "7") or "MemoryError" in text[0]
     text = run(kind, "try:\n    x = bytearray(3 << 30)\nexcept MemoryError:\n    print('refused')")
     assert text == ["refused"]
 
