@@ -23,8 +23,8 @@ SET_UP = set_up() { for python in "$$PYTHON" .venv/bin/python python3.13 python3
 	echo "The course needs Python 3.11 to 3.13, and none was found. Install one (python.org, your system's packages)" \
 	"or name it: make lab PYTHON=/path/to/python3.12" >&2; exit 1; }; set_up
 
-.PHONY: help ready data lab build-data show-data release collect autograde feedback grades student-bundle build check-build test test-quick \
-	test-cuda lint format lock bench clean
+.PHONY: help ready data lab build-data show-data release collect autograde feedback grades student-bundle build \
+	check-build test test-quick test-cuda lint format lock book matrix bench clean
 
 help: ## List the commands
 	@awk 'BEGIN { FS = ":.*## " } \
@@ -59,7 +59,7 @@ show-data: data ## Look at the images: a contact sheet
 release: ready ## Make the students' notebooks through nbgrader (replaces those in notebooks/)
 	$(RUN) -m grading.release $(call typed,SECTION)
 
-collect: ready ## Put what was handed in there (FROM=submissions.zip of Canvas or Moodle, or a folder; ARGS=--dry-run)
+collect: ready ## Put what was handed in there (FROM=submissions.zip, or a folder; ARGS=--dry-run)
 	$(RUN) -m grading.collect $(call typed,ARGS) "$(or $(call typed,FROM),handed-in)"
 
 autograde: data ## Grade what lies in grading/submitted/STUDENT/SECTION/
@@ -102,6 +102,12 @@ format: ready ## Bring the style in order
 lock: ## Write requirements.txt anew from pyproject.toml (needs uv: pip install uv)
 	$(UV) pip compile pyproject.toml --all-extras --universal --python-version 3.11 \
 	  --custom-compile-command "make lock" --quiet --output-file requirements.txt
+
+book: ready ## Render book/solutions and book/learners, static HTML, from the kept outputs
+	$(RUN) -m grading.book $(call typed,ARGS)
+
+matrix: data ## Run the tests on other versions, write docs/versions.md (needs uv; ARGS="--python 3.12 --torch 2.6.0")
+	$(RUN) tests/matrix.py --uv $(UV) $(call typed,ARGS)
 
 bench: data ## Print the measurements of benchmarks/
 	@for script in benchmarks/*.py; do echo "== $$script"; $(RUN) "$$script" || exit 1; done
