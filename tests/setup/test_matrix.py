@@ -47,6 +47,7 @@ def test_an_error_in_a_fixture_counts_as_passed():
 def test_a_second_run_of_a_pair_is_a_second_row_or_the_text_around_the_table_is_lost():
     page = TABLE.read_text(encoding="utf-8")
     before, after = page.partition("| python |")[0], page.splitlines()[-1]
+    assert not after.startswith("|")
     row = Row("3.12", "2.6.0", "0.21.0", "2.4.6", "5", "1", "0", "2030-01-01")
     once = merge(page, row)
     again = merge(once, Row(*(*vars(row).values(),)[:4], "6", "0", "0", "2030-01-02"))
