@@ -68,6 +68,7 @@ window.looks = {
       while (texts.nextNode()) {
         const element = texts.currentNode.parentElement;
         if (!texts.currentNode.data.trim() || element.closest('option, script, style, [hidden]')) continue;
+        if (element.closest('.jp-RenderedMarkdown pre code span')) continue;  // JupyterLab's own colours of code in texts
         const style = getComputedStyle(element);
         if (style.display === 'none' || style.visibility === 'hidden') continue;
         const disabled = element.closest(':disabled');  // WCAG asks nothing of controls that cannot be used
