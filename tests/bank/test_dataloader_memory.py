@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 
-import psutil
 import pytest
 import torch
 from torch.utils.data import DataLoader, Sampler
@@ -15,6 +14,7 @@ from torch.utils.data import DataLoader, Sampler
 from course_utils.devices import available_device
 from course_utils.observe import all_exercises, message
 from course_utils.observe.compare import compare
+from course_utils.observe.processes import settled_children
 from course_utils.observe.run import observe
 from grading.bank import answers, judge_answer
 from grading.references import load_references
@@ -85,7 +85,7 @@ def test_a_busy_machine_changes_facts_or_makes_checks_slow(busy_machine, referen
 def test_a_wrong_answer_leaves_processes_behind(reference):
     for answer in answers(SECTION, "closing_loader"):
         judge_answer(answer, reference, 3)
-    assert psutil.Process().children(recursive=True) == []
+    assert settled_children(10) == []
 
 
 def test_the_section_asks_for_more_or_fewer_points_than_planned():
