@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from course_utils import plots
+from course_utils.observe.processes import settled_children
 from course_utils.scripts import fresh_import, in_child
 from course_utils.widgets import memory as memory_widget
 from course_utils.widgets import prefetch
@@ -97,10 +98,9 @@ def test_the_timeline_counts_what_a_loader_asks_for(workers, factor, ahead):
 
 
 def test_the_timeline_leaves_no_worker():
-    before = {p.pid for p in psutil.Process().children(recursive=True)}
+    before = set(settled_children(0))
     prefetch.run_loader(2, 2)
-    left = [p for p in psutil.Process().children(recursive=True) if p.pid not in before]
-    assert psutil.wait_procs(left, timeout=10)[1] == []
+    assert set(settled_children(10)) <= before
 
 
 def test_numbers_that_cannot_be_chosen_are_refused():
