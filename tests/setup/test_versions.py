@@ -17,7 +17,8 @@ from tests.setup.clean import env
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-DIRECT = [Requirement(text) for text in PROJECT["dependencies"] + PROJECT["optional-dependencies"]["dev"]]
+OPTIONAL = [text for extra in PROJECT["optional-dependencies"].values() for text in extra]
+DIRECT = [Requirement(text) for text in PROJECT["dependencies"] + OPTIONAL]
 LOCK_LINES = [
     line for line in (ROOT / "requirements.txt").read_text().splitlines() if line and not line.lstrip().startswith("#")
 ]
