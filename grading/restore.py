@@ -7,7 +7,11 @@ nobody a mark; on stock nbgrader a single copied cell leaves the whole submissio
 
 from __future__ import annotations
 
+import itertools
+import json
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from nbconvert.exporters.exporter import ResourcesDict
@@ -16,46 +20,65 @@ from nbformat.v4 import new_code_cell, new_markdown_cell
 from nbgrader.api import Gradebook
 from nbgrader.preprocessors import NbGraderPreprocessor
 
-__all__ = ["RestoreCells", "restore"]
+__all__ = ["Released", "RestoreCells", "restore", "tell_apart"]
+
+_KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+
+
+@dataclass(frozen=True)
+class Released:
+    """A notebook as it was released: plain data, which a grader far from the gradebook can use.
+
+    Attributes
+    ----------
+    cells : dict
+        Every cell with nbgrader metadata by its grade id, in the order of the notebook.
+    kernelspec : dict
+    """
+
+    cells: dict[str, NotebookNode]
+    kernelspec: dict[str, Any]
+
+    @classmethod
+    def of(cls, gradebook: Gradebook, notebook: str, assignment: str) -> Released:
+        """Raises nbgrader's MissingEntry where the gradebook does not know the notebook."""
+        source = gradebook.find_notebook(notebook, assignment)
+        points = {c.name: c.max_score for c in source.grade_cells}
+        answers = {c.name for c in source.solution_cells}
+        cells = {}
+        for stored in source.source_cells:
+            cell = _new(stored.cell_type, stored.source or "", stored.name)
+            metadata: dict[str, Any] = {
+                "schema_version": 3,
+                "grade_id": stored.name,
+                "cell_type": stored.cell_type,
+                "checksum": stored.checksum,
+                "locked": bool(stored.locked),
+                "grade": stored.name in points,
+                "solution": stored.name in answers,
+                "task": False,
+            }
+            if stored.name in points:
+                metadata["points"] = points[stored.name]
+            cell.metadata["nbgrader"] = metadata
+            cells[stored.name] = cell
+        return cls(cells, json.loads(source.kernelspec or "null") or _KERNELSPEC)
 
 
 class RestoreCells(NbGraderPreprocessor):
-    """The preprocessor; what it does is :func:`restore`."""
+    """The preprocessor; what it does is :func:`restore`, and to the notebook's metadata the same."""
 
     def preprocess(self, nb: NotebookNode, resources: ResourcesDict) -> tuple[NotebookNode, ResourcesDict]:
         names = resources["nbgrader"]
-        with Gradebook(names["db_url"]) as gradebook:
-            released = released_cells(gradebook, names["notebook"], names["assignment"])
-        nb.cells, notes = restore(nb.cells, released)
+        released = names.get("released")
+        if released is None:
+            with Gradebook(names["db_url"]) as gradebook:
+                released = Released.of(gradebook, names["notebook"], names["assignment"])
+        nb.cells, notes = restore(nb.cells, released.cells)
+        nb.metadata = NotebookNode({"kernelspec": released.kernelspec, "language_info": {"name": "python"}})
         for note in notes:
             self.log.warning("%s, %s: %s", names.get("student", "?"), names["notebook"], note)
         return nb, resources
-
-
-def released_cells(gradebook: Gradebook, notebook: str, assignment: str) -> dict[str, NotebookNode]:
-    """Every cell with nbgrader metadata as it was released, by grade id, in the order of the notebook."""
-    source = gradebook.find_notebook(notebook, assignment)
-    points = {c.name: c.max_score for c in source.grade_cells}
-    answers = {c.name for c in source.solution_cells}
-    cells = {}
-    for stored in source.source_cells:
-        make = new_code_cell if stored.cell_type == "code" else new_markdown_cell
-        cell = make(stored.source or "")
-        metadata: dict[str, Any] = {
-            "schema_version": 3,
-            "grade_id": stored.name,
-            "cell_type": stored.cell_type,
-            "checksum": stored.checksum,
-            "locked": bool(stored.locked),
-            "grade": stored.name in points,
-            "solution": stored.name in answers,
-            "task": False,
-        }
-        if stored.name in points:
-            metadata["points"] = points[stored.name]
-        cell.metadata["nbgrader"] = metadata
-        cells[stored.name] = cell
-    return cells
 
 
 def restore(submitted: list[NotebookNode], released: dict[str, NotebookNode]) -> tuple[list[NotebookNode], list[str]]:
@@ -66,7 +89,7 @@ def restore(submitted: list[NotebookNode], released: dict[str, NotebookNode]) ->
     submitted : list of cells
         As handed in. Cells without, or with unknown, nbgrader metadata count as the student's own.
     released : dict
-        See :func:`released_cells`.
+        See :class:`Released`.
     """
     notes: list[str] = []
     out: list[NotebookNode] = []
@@ -95,16 +118,14 @@ def restore(submitted: list[NotebookNode], released: dict[str, NotebookNode]) ->
         if locked and changed:
             notes.append(f"{name} is locked and was changed; the released text runs after the changed one")
             out.append(_plain(cell))
-        fresh = (new_code_cell if model.cell_type == "code" else new_markdown_cell)(
-            model.source if locked else cell.source
-        )
+        fresh = _new(model.cell_type, model.source if locked else cell.source, cell.get("id") or name)
         fresh.metadata = NotebookNode(model.metadata)
         if not locked and (tags := _tags(cell)):
             fresh.metadata["tags"] = tags
         out.append(fresh)
     _add_missing(out, released, seen, notes)
     _move_late(out, released, notes)
-    _tell_apart(out)
+    tell_apart(out)
     return out, notes
 
 
@@ -126,13 +147,18 @@ def _readable(cell: NotebookNode) -> NotebookNode:
     return cell
 
 
-def _tell_apart(out: list[NotebookNode]) -> None:
-    """A new id for a cell that carries the id of another: nbformat refuses the notebook otherwise."""
+def tell_apart(out: list[NotebookNode]) -> None:
+    """A new id for a cell that has none, or that of another: nbformat refuses the notebook otherwise."""
     seen: set[str] = set()
-    for cell in out:
-        if cell.get("id") in seen:
-            cell["id"] = new_code_cell().id
-        seen.add(cell.get("id"))
+    for number, cell in enumerate(out):
+        if not cell.get("id") or cell["id"] in seen:
+            cell["id"] = next(i for i in _ids(f"cell-{number}") if i not in seen)
+        seen.add(cell["id"])
+
+
+def _ids(start: str) -> Iterator[str]:
+    yield start
+    yield from (f"{start}-{n}" for n in itertools.count(2))
 
 
 def _grade_id(cell: NotebookNode) -> str | None:
@@ -147,7 +173,14 @@ def _tags(cell: NotebookNode) -> list[str]:
 
 
 def _plain(cell: NotebookNode) -> NotebookNode:
-    return new_code_cell(cell.source) if cell.cell_type == "code" else new_markdown_cell(cell.source)
+    return _new(cell.cell_type, cell.source, cell.get("id") or "copy")
+
+
+def _new(cell_type: str, source: str, cell_id: str) -> NotebookNode:
+    """A cell whose id depends on the submission alone: grading twice gives the same notebook."""
+    cell = (new_code_cell if cell_type == "code" else new_markdown_cell)(source)
+    cell["id"] = re.sub(r"[^a-zA-Z0-9_-]", "-", cell_id)[:56] or "cell"
+    return cell
 
 
 def _add_missing(out: list[NotebookNode], released: dict[str, NotebookNode], seen: set[str], notes: list[str]) -> None:
@@ -157,7 +190,7 @@ def _add_missing(out: list[NotebookNode], released: dict[str, NotebookNode], see
     for name, model in released.items():
         if name not in seen:
             notes.append(f"{name} was deleted; the released cell is put back")
-            cell = (new_code_cell if model.cell_type == "code" else new_markdown_cell)(model.source)
+            cell = _new(model.cell_type, model.source, name)
             cell.metadata = NotebookNode(model.metadata)
             if model.metadata.nbgrader.solution and _defines(code, name.removeprefix("answer-")):
                 # Answered in another cell: the empty answer must not take the place of that one.
