@@ -59,9 +59,9 @@ show-data: data ## Look at the images: a contact sheet
 release: ready ## Make the students' notebooks through nbgrader (replaces those in notebooks/)
 	$(RUN) -m grading.release $(call typed,SECTION)
 
-autograde: data ## Grade what lies in grading/submitted/STUDENT/SECTION/
+autograde: data ## Grade what is new in grading/submitted/STUDENT/SECTION/ (ARGS="--jobs 4 --students ann bob")
 	$(RUN) -m grading.release --gradebook-only $(call typed,SECTION)
-	$(RUN) -m nbgrader autograde "$(or $(call typed,SECTION),*)" $(call typed,ARGS)
+	$(RUN) -m grading.autograde $(call option,SECTION,assignment) $(call typed,ARGS)
 
 feedback: ready ## Write the feedback pages into grading/feedback/
 	$(RUN) -m nbgrader generate_feedback "$(or $(call typed,SECTION),*)" $(call typed,ARGS)

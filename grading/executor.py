@@ -11,6 +11,7 @@ rest is graded.
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 from typing import Any
 
@@ -28,6 +29,7 @@ from course_utils.observe import card, message
 from course_utils.observe.compare import Kind, Verdict
 from course_utils.observe.plain import MIME, SCORE_MIME
 from grading.judge import Judge, read_report
+from grading.source import ROOT
 
 __all__ = ["ObserveAndJudge"]
 
@@ -87,7 +89,7 @@ class ObserveAndJudge(Execute):
     def _start_kernel(self) -> None:
         for attempt in range(_START_TRIES):
             try:
-                self._session.enter_context(self.setup_kernel())
+                self._session.enter_context(self.setup_kernel(env=_environment()))
                 self.wait_for_reply(self.kc.kernel_info())
                 self._run(new_code_cell(_PRELUDE), 0)
                 return
@@ -183,6 +185,12 @@ class ObserveAndJudge(Execute):
                 execution_count=cell.execution_count,
             ),
         ]
+
+
+def _environment() -> dict[str, str]:
+    """What a kernel finds in its environment: where course_utils lies, and that it is graded."""
+    paths = [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return {**os.environ, "NBGRADER_EXECUTION": "autograde", "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
 
 
 def _error(text: str) -> NotebookNode:

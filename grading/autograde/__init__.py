@@ -7,5 +7,5 @@
 * :mod:`~grading.autograde.store`    results as files, one a submission, written whole or not at all
 * :mod:`~grading.autograde.marks`    the one writer to nbgrader's gradebook
 * :mod:`~grading.autograde.report`   the table and the flags that an instructor reads
-* :mod:`~grading.autograde.plain`    the same intake for plain ``nbgrader autograde``
+* :mod:`~grading.autograde.suspicion` what a person should look at
 """

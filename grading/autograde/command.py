@@ -56,6 +56,7 @@ class _Asked:
     assignment: str | None
     students: list[str]
     force: bool
+    settings: list[str]
 
 
 @dataclass(frozen=True)
@@ -212,12 +213,12 @@ def _enter_missing(course: _Course, references: dict[str, _Reference], done: lis
             course.marks.write(result, course.read(references[result.assignment], result.student))
 
 
-def _asked(options: argparse.Namespace) -> _Asked:
+def _asked(options: argparse.Namespace, settings: list[str]) -> _Asked:
     """This run, or the last one where it is to be resumed. Raises SourceError."""
     if not options.resume:
-        return _Asked(secrets.token_hex(8), options.assignment, options.students or [], options.force)
-    if options.force or options.students or options.assignment:
-        raise SourceError("--resume goes on with the last run as it was called: give it no other choice")
+        return _Asked(secrets.token_hex(8), options.assignment, options.students or [], options.force, settings)
+    if options.force or options.students or options.assignment or settings:
+        raise SourceError("--resume goes on with the last run as it was called: beside it --jobs and --scheduler alone")
     try:
         return _Asked(**json.loads((RESULTS / _STATE).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
@@ -260,20 +261,23 @@ def main(argv: list[str] | None = None) -> int:
     try:
         RESULTS.mkdir(mode=0o700, parents=True, exist_ok=True)
         with locked_folder(RESULTS, lambda: _say("another run is under way here; waiting for it to end")):
-            return _run(options, load_config(rest))
+            return _run(options, rest)
     except (SourceError, ValueError) as error:
         _say(f"error: {error}")
         return 2
     except OperationalError as error:
         _say(f"error: the gradebook cannot be written ({error.orig}). Results are kept: --resume enters them.")
         return 2
+    except OSError as error:
+        _say(f"error: {error}. Results are kept: --resume goes on.")
+        return 2
     except KeyboardInterrupt:
         return 130
 
 
-def _run(options: argparse.Namespace, config: Config) -> int:
-    asked = _asked(options)
-    course = _Course(config, asked, _say)
+def _run(options: argparse.Namespace, settings: list[str]) -> int:
+    asked = _asked(options, settings)
+    course = _Course(load_config(asked.settings), asked, _say)
     references, ahead, results = _plan(course)
     atomic_write_json(RESULTS / _STATE, vars(asked))
     _enter_missing(course, references, results)

@@ -132,6 +132,8 @@ class Cluster:
     ----------
     address : str
         Of the scheduler, such as ``tcp://10.0.0.5:8786``.
+    work : callable
+        As for :class:`Local`.
 
     Raises
     ------
@@ -139,9 +141,10 @@ class Cluster:
         If there is no scheduler at the address.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, work: Callable[[Task], Result] = grade) -> None:
         from distributed import Client
 
+        self._work = work
         self._client = Client(address, timeout="20s", set_as_default=False)
         self._executor = self._client.get_executor(pure=False)
 
@@ -151,7 +154,7 @@ class Cluster:
         return 2 * max(1, sum(self._client.nthreads().values()))
 
     def submit(self, task: Task) -> concurrent.futures.Future[Result]:
-        return self._executor.submit(grade, task)
+        return self._executor.submit(self._work, task)
 
     def stop(self) -> None:
         self._executor.shutdown(wait=False, cancel_futures=True)

@@ -16,7 +16,7 @@ from nbgrader.utils import parse_utc
 
 from grading.autograde.rescue import printable, rescue
 
-__all__ = ["IGNORED", "HandedIn", "hand_in", "plain_bytes", "strangers"]
+__all__ = ["IGNORED", "HandedIn", "hand_in"]
 
 IGNORED = (".ipynb_checkpoints", "*.pyc", "__pycache__", "feedback", "*.py", ".progress")  # see nbgrader_config.py
 MAX_NOTEBOOK = 64 << 20  # bytes; the notebooks of this course have below 1 MB with every picture in them
@@ -57,7 +57,7 @@ class HandedIn:
         return digest.hexdigest()
 
 
-def plain_bytes(path: Path, most: int) -> bytes | None:
+def _plain_bytes(path: Path, most: int) -> bytes | None:
     """The content of a plain file; None for a link, a folder, a pipe, a file larger than ``most``, or an unreadable one."""
     try:
         # Without waiting: a named pipe would hang a plain open().
@@ -75,7 +75,7 @@ def plain_bytes(path: Path, most: int) -> bytes | None:
     return data if len(data) <= most else None
 
 
-def strangers(folder: Path) -> dict[Path, str]:
+def _strangers(folder: Path) -> dict[Path, str]:
     """Everything below a submission's folder that is not a plain file or folder, and what it is. Nothing is followed."""
     found: dict[Path, str] = {}
     for base, folders, files in os.walk(folder, followlinks=False):
@@ -104,7 +104,7 @@ def hand_in(folder: Path, name: str, grade_ids: set[str]) -> HandedIn:
     notes: list[str] = []
     if folder.is_symlink() or folder.parent.is_symlink():
         return HandedIn(None, notes=("the folder is a link, which is not followed",))
-    for path, what in strangers(folder).items():
+    for path, what in _strangers(folder).items():
         notes.append(f"{_shown(path, folder)} is {what}; it is left out")
     notebook, taken = _notebook(folder, name, grade_ids, notes)
     files = _files(folder, taken, notes)
@@ -121,7 +121,7 @@ def _shown(path: Path, folder: Path) -> str:
 def _notebook(folder: Path, name: str, grade_ids: set[str], notes: list[str]) -> tuple[bytes | None, Path | None]:
     right = folder / f"{name}.ipynb"
     if right.is_file() and not right.is_symlink():
-        data = plain_bytes(right, MAX_NOTEBOOK)
+        data = _plain_bytes(right, MAX_NOTEBOOK)
         if data is None:
             notes.append(f"{right.name} cannot be read or has more than {MAX_NOTEBOOK >> 20} MB")
         elif data.strip():
@@ -131,7 +131,7 @@ def _notebook(folder: Path, name: str, grade_ids: set[str], notes: list[str]) ->
     for other in _plain_files(folder):
         if other == right or not _may_be_notebook(other):
             continue
-        data = plain_bytes(other, MAX_NOTEBOOK)
+        data = _plain_bytes(other, MAX_NOTEBOOK)
         if data is None or b'"cell_type"' not in data:
             continue
         ids = {c.metadata.get("nbgrader", {}).get("grade_id") for c in rescue(data).notebook.cells}
@@ -169,7 +169,7 @@ def _files(folder: Path, taken: Path | None, notes: list[str]) -> dict[str, byte
     for path in _plain_files(folder):
         if path == taken or path.suffix == ".ipynb" or _ignored(path.name):
             continue
-        data = plain_bytes(path, MAX_FILE)
+        data = _plain_bytes(path, MAX_FILE)
         if data is None or len(files) >= MAX_COUNT or size + len(data) > MAX_FILES:
             notes.append(f"{_shown(path, folder)} is left out: unreadable, too large, or one of too many")
             continue

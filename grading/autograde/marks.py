@@ -24,11 +24,11 @@ from course_utils.files import replace_folder
 from grading.autograde.intake import HandedIn
 from grading.autograde.task import GRADED, Result
 
-__all__ = ["Marks", "transaction", "withdraw"]
+__all__ = ["Marks"]
 
 
 @contextmanager
-def transaction(db_url: str, course: str) -> Iterator[Gradebook]:
+def _transaction(db_url: str, course: str) -> Iterator[Gradebook]:
     """A gradebook whose many small commits become one: all of the block is written, or nothing.
 
     nbgrader commits after every grade, which costs a notebook of 17 exercises 0.6 s on an ordinary disk.
@@ -42,21 +42,20 @@ def transaction(db_url: str, course: str) -> Iterator[Gradebook]:
             gradebook.db.commit()
 
 
-def withdraw(gradebook: Gradebook, assignment: str, student: str) -> bool:
-    """Take the automatic marks of a submission away, and ask for a person; False where there is no submission.
+def _withdraw(gradebook: Gradebook, assignment: str, student: str) -> None:
+    """Take the automatic marks of a submission away, if there are any, and ask for a person.
 
     What a person has given stays. Whoever looks at a mark then never takes an old one for that of a new submission.
     """
     try:
         submission = gradebook.find_submission(assignment, student)
     except MissingEntry:
-        return False
+        return
     for notebook in submission.notebooks:
         for grade in notebook.grades:
             grade.auto_score = None
             grade.needs_manual_grade = True
     gradebook.db.commit()
-    return True
 
 
 class Marks:
@@ -85,7 +84,7 @@ class Marks:
 
         def write(gradebook: Gradebook) -> None:
             for assignment, student in submissions:
-                withdraw(gradebook, assignment, student)
+                _withdraw(gradebook, assignment, student)
 
         self._write(write)
 
@@ -102,7 +101,7 @@ class Marks:
 
     def is_written(self, results: Iterable[Result]) -> set[tuple[str, str]]:
         """The (assignment, student) of those results that gradebook and ``autograded/`` already agree with."""
-        with transaction(self._folders.db_url, self._folders.course_id) as gradebook:
+        with _transaction(self._folders.db_url, self._folders.course_id) as gradebook:
             return {(r.assignment, r.student) for r in results if self._agrees(gradebook, r)}
 
     def _agrees(self, gradebook: Gradebook, result: Result) -> bool:
@@ -125,7 +124,7 @@ class Marks:
         late = {"timestamp": handed_in.timestamp} if handed_in.timestamp else {}
         gradebook.update_or_create_submission(result.assignment, result.student, **late)
         if notebook is None:
-            withdraw(gradebook, result.assignment, result.student)
+            _withdraw(gradebook, result.assignment, result.student)
             return
         saver = SaveAutoGrades(config=self._config)
         saver.gradebook = gradebook
@@ -134,9 +133,6 @@ class Marks:
             saver.preprocess_cell(cell, {}, index)
         entry = gradebook.find_submission_notebook(result.notebook, result.assignment, result.student)
         self._penalty(gradebook, result, entry)
-        if result.unreadable:
-            for grade in entry.grades:
-                grade.needs_manual_grade = True
 
     def _penalty(self, gradebook: Gradebook, result: Result, entry: SubmittedNotebook) -> None:
         """The late penalty, as nbgrader's AssignLatePenalties sets it."""
@@ -171,7 +167,7 @@ class Marks:
         told = False
         while True:
             try:
-                with transaction(self._folders.db_url, self._folders.course_id) as gradebook:
+                with _transaction(self._folders.db_url, self._folders.course_id) as gradebook:
                     block(gradebook)
                 return
             except OperationalError as error:

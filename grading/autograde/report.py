@@ -12,28 +12,30 @@ from pathlib import Path
 from course_utils.files import atomic_write_text
 from grading.autograde.task import GRADED, Result
 
-__all__ = ["safe_cell", "summary", "to_csv", "write_reports"]
+__all__ = ["summary", "write_reports"]
 
 FEW = 40  # so many submissions are all shown; of more, those that have something to say
 
 
-def safe_cell(value: object) -> str:
+def _safe_cell(value: object) -> str:
     """A cell that no spreadsheet takes for a formula: text that begins like one gets an apostrophe before it."""
     text = str(value)
     return f"'{text}" if text.lstrip()[:1] in ("=", "+", "-", "@") or text[:1] in ("\t", "\r", "\n") else text
 
 
-def to_csv(rows: Iterable[Iterable[object]]) -> str:
+def _to_csv(rows: Iterable[Iterable[object]]) -> str:
     """Rows as CSV with safe cells."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     for row in rows:
-        writer.writerow([value if isinstance(value, (int, float)) else safe_cell(value) for value in row])
+        writer.writerow(
+            [value if value is None or isinstance(value, (int, float)) else _safe_cell(value) for value in row]
+        )
     return text.getvalue()
 
 
-def _points(result: Result) -> str:
-    return f"{sum(result.points.values()):g}" if result.status == GRADED else "-"
+def _points(result: Result) -> float | None:
+    return round(sum(result.points.values()), 6) if result.status == GRADED else None
 
 
 def summary(results: list[Result], elsewhere: Iterable[str] = ()) -> str:
@@ -58,8 +60,10 @@ def summary(results: list[Result], elsewhere: Iterable[str] = ()) -> str:
         head = f"{'student':<{names}}  {'section':<{sections}}  {'state':<12}  {'points':>6}  {'seconds':>7}"
         lines += [head, "-" * len(head)]
     for r in sorted(shown, key=lambda r: (r.assignment, r.student)):
+        points = _points(r)
+        shown_points = "-" if points is None else f"{points:g}"
         lines.append(
-            f"{r.student:<{names}}  {r.assignment:<{sections}}  {r.status:<12}  {_points(r):>6}  {r.seconds:>7.2f}"
+            f"{r.student:<{names}}  {r.assignment:<{sections}}  {r.status:<12}  {shown_points:>6}  {r.seconds:>7.2f}"
         )
         said = [f"not gradable: {r.why}"] if r.status != GRADED else []
         said += [f"look at it: {f}" for f in r.flags] + list(r.notes)
@@ -90,7 +94,7 @@ def write_reports(results: list[Result], folder: Path) -> list[Path]:
                 r.status,
                 r.why,
                 _points(r),
-                f"{r.seconds:.2f}",
+                round(r.seconds, 2),
                 r.where,
                 "; ".join(r.flags),
                 "; ".join(r.notes),
@@ -99,6 +103,6 @@ def write_reports(results: list[Result], folder: Path) -> list[Path]:
         flags += [[r.student, r.assignment, flag] for flag in r.flags]
     written = []
     for name, rows in (("summary.csv", table), ("flags.csv", flags)):
-        atomic_write_text(folder / name, to_csv(rows))
+        atomic_write_text(folder / name, _to_csv(rows))
         written.append(folder / name)
     return written

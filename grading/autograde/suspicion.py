@@ -14,7 +14,7 @@ from nbformat import NotebookNode
 
 from grading.autograde.rescue import printable
 
-__all__ = ["patches", "suspicious", "suspicious_words"]
+__all__ = ["suspicious"]
 
 # Words that an answer to this course's exercises has no use for, and what they are about.
 _WORDS = {
@@ -73,12 +73,12 @@ def suspicious(notebook: NotebookNode, released: set[str], handed_out: frozenset
         name = cell.metadata.get("nbgrader", {}).get("grade_id")
         place = name if name in released else f"cell {number}"
         own = "\n".join(line for line in cell.source.splitlines() if line.strip() not in handed_out)
-        for what in [*suspicious_words(own), *(patches(cell.source) if own.strip() else ())]:
+        for what in [*_words_in(own), *(_patches(cell.source) if own.strip() else ())]:
             found.setdefault(what, []).append(place)
     return [printable(f"{what}: {', '.join(dict.fromkeys(places))}") for what, places in found.items()]
 
 
-def suspicious_words(source: str) -> Iterator[str]:
+def _words_in(source: str) -> Iterator[str]:
     """What code reaches for, by its words, such as ``"starts programs (subprocess)"``."""
     for pattern, what in _PATTERNS:
         words = dict.fromkeys(m.group(0).strip() for m in pattern.finditer(source))
@@ -86,7 +86,7 @@ def suspicious_words(source: str) -> Iterator[str]:
             yield f"{what} ({', '.join(list(words)[:3])})"
 
 
-def patches(source: str) -> Iterator[str]:
+def _patches(source: str) -> Iterator[str]:
     """Assignments to attributes of modules: ``torch.equal = ...``, ``setattr(np, ...)``, also inside functions."""
     try:
         tree = ast.parse(re.sub(r"^\s*[%!].*$", "pass", source, flags=re.M))

@@ -1,15 +1,14 @@
 """Grade one submission: data in, data out.
 
 :func:`grade` may run in any process on any machine that has the course's package and its data set: it reads no
-gradebook, no ``solutions/``, no salt and no file of the instructor's. What it cannot do because of the machine is not
-gradable, which is not a 0.
+gradebook, no ``solutions/``, no salt and no file of the instructor's. What the machine cannot do, or nobody could read,
+is not gradable, which is not a 0.
 """
 
 from __future__ import annotations
 
 import copy
 import logging
-import os
 import socket
 import tempfile
 import threading
@@ -21,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
-from nbformat.v4 import new_markdown_cell
 from nbgrader.converters import Autograde
 from nbgrader.preprocessors import AssignLatePenalties, SaveAutoGrades
 from traitlets.config import Config
@@ -37,7 +35,6 @@ __all__ = ["GRADED", "NOT_GRADABLE", "Result", "Task", "grade"]
 
 GRADED, NOT_GRADABLE = "graded", "not gradable"
 _AT_THE_GRADEBOOK = (SaveAutoGrades, AssignLatePenalties)  # left to the one writer: see grading.autograde.marks
-_CODE = Path(__file__).resolve().parents[2]  # where kernels find course_utils
 
 
 @dataclass(frozen=True)
@@ -91,8 +88,6 @@ class Result:
         What was put right, and what else an instructor may want to know.
     flags : tuple of str
         What a person should look at: it may be an attempt on the grader. Never a reason for fewer points.
-    unreadable : bool
-        Nothing of the notebook could be read: graded as an empty one, and marked for a person to look at.
     seconds : float
     where : str
         The machine that graded it.
@@ -111,7 +106,6 @@ class Result:
     points: dict[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
-    unreadable: bool = False
     seconds: float = 0.0
     where: str = ""
     run: str = ""
@@ -152,9 +146,9 @@ def grade(task: Task) -> Result:
 
 def _grade(task: Task) -> Result:
     rescued = rescue(task.handed_in.notebook)
+    if rescued.unreadable:  # a student who sends a file again must not find a 0 that nobody has given
+        return Result.failed(task, "; ".join(rescued.notes))
     nb = rescued.notebook
-    if rescued.unreadable:
-        nb.cells.insert(0, explanation(rescued.notes))
     flags = suspicious(nb, set(task.released.cells), task.handed_out)
     judge = _Witness.unpack(task.judge)
     with tempfile.TemporaryDirectory(prefix="grading-", ignore_cleanup_errors=True) as folder:
@@ -174,9 +168,8 @@ def _grade(task: Task) -> Result:
                 "judge": judge,
             },
         }
-        with _environment():
-            for preprocessor in _preprocessors(task.config):
-                nb, resources = preprocessor(nb, resources)
+        for preprocessor in _preprocessors(task.config):
+            nb, resources = preprocessor(nb, resources)
     nbformat.validate(nb)
     return Result(
         task.student,
@@ -189,14 +182,7 @@ def _grade(task: Task) -> Result:
         points={name: verdict.points for name, verdict in judge.seen.items()},
         notes=(*rescued.notes, *_remarks(judge)),
         flags=(*flags, *_unusual(judge)),
-        unreadable=rescued.unreadable,
     )
-
-
-def explanation(notes: tuple[str, ...]) -> nbformat.NotebookNode:
-    """The cell that tells student and instructor, at the top of an otherwise empty notebook, why it is empty."""
-    text = "**Nothing could be read from what was handed in:** " + "; ".join(notes)
-    return new_markdown_cell(text.replace("<", "&lt;"), id="could-not-be-read")
 
 
 def _preprocessors(config: Config) -> Iterator[Any]:
@@ -233,20 +219,6 @@ def _unusual(judge: _Witness) -> Iterator[str]:
     for name, verdict in judge.seen.items():
         if verdict.ended is not None and verdict.ended.error in ("TwoResults", "NoReport"):
             yield printable(f"{name}: {verdict.ended.message}; {verdict.detail}")
-
-
-@contextmanager
-def _environment() -> Iterator[None]:
-    """What kernels started from here must find in their environment."""
-    kept = {name: os.environ.get(name) for name in ("NBGRADER_EXECUTION", "PYTHONPATH")}
-    os.environ["NBGRADER_EXECUTION"] = "autograde"
-    paths = [p for p in (kept["PYTHONPATH"] or "").split(os.pathsep) if p]
-    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([str(_CODE), *paths]))
-    try:
-        yield
-    finally:
-        for name, value in kept.items():
-            os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
 
 
 @contextmanager
