@@ -74,7 +74,8 @@ def rescue(data: bytes | None) -> Rescued:
     lost = sum(c is None for c in made)
     if lost:
         notes.append(f"{lost} entries that are no cells are left out")
-    notebook = new_notebook(cells=[c for c in made if c is not None])
+    notebook = new_notebook()
+    notebook.cells = [c for c in made if c is not None]
     tell_apart(notebook.cells)
     return Rescued(notebook, tuple(notes), not notebook.cells)
 

@@ -45,6 +45,6 @@ class Store:
         """The last result of a student, whatever it was made of; None where there is none that can be read."""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             data = json.loads(self._path(assignment, student).read_text(encoding="utf-8"))
-            if data.pop("format") == _FORMAT:
+            if isinstance(data, dict) and data.pop("format") == _FORMAT:
                 return Result.from_plain(data)
         return None

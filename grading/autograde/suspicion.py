@@ -28,7 +28,7 @@ _WORDS = {
     r"\bctypes\b|\bcffi\b|/proc/|/etc/|/dev/(?!null)|\.ssh|id_rsa|AWS_|API_KEY|TOKEN\b": "reaches for the machine",
     r"os\.environ|os\.getenv|expanduser|Path\.home": "reads the environment",
     r"sys\.modules|builtins|__builtins__|_getframe|currentframe|inspect\.stack|settrace|setprofile|gc\.get_(?:objects|referrers)|meta_path|path_hooks": "looks behind Python's scenes",
-    r"os\.symlink|os\.link\b|shutil\.rmtree|os\.unlink|os\.remove\b|chmod": "changes files",
+    r"os\.symlink|os\.link\b|shutil\.rmtree|chmod": "changes files",
     r"(?i:<\s*script|javascript:|<\s*iframe|\bonerror\s*=|\\x1b\]|\\033\])": "puts active content into its output",
 }
 _PATTERNS = [(re.compile(words, re.M), what) for words, what in _WORDS.items()]
