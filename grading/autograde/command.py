@@ -279,20 +279,19 @@ def _run(options: argparse.Namespace, settings: list[str]) -> int:
     asked = _asked(options, settings)
     course = _Course(load_config(asked.settings), asked, _say)
     references, ahead, results = _plan(course)
-    atomic_write_json(RESULTS / _STATE, vars(asked))
-    _enter_missing(course, references, results)
-    # First of all the old marks go: whatever ends this run, none of them passes for that of a new submission.
-    course.marks.withdraw(ahead)
+    engine = _engine(options, len(ahead))
     interrupted = False
-    if ahead:
-        engine = _engine(options, len(ahead))
+    try:
+        atomic_write_json(RESULTS / _STATE, vars(asked))
+        _enter_missing(course, references, results)
+        # First of all the old marks go: whatever ends this run, none of them passes for that of a new submission.
+        course.marks.withdraw(ahead)
         with tqdm(total=len(ahead), unit="notebook", disable=None, file=sys.stderr) as bar:
-            try:
-                _grade_all(course, engine, references, ahead, results, bar)
-            except KeyboardInterrupt:
-                interrupted = True
-            finally:
-                engine.stop()
+            _grade_all(course, engine, references, ahead, results, bar)
+    except KeyboardInterrupt:
+        interrupted = True
+    finally:
+        engine.stop()
     print(summary(results, course.elsewhere))
     for path in write_reports(results, GRADING):
         print(f"written: {os.path.relpath(path, ROOT)}")

