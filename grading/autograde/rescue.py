@@ -21,7 +21,7 @@ __all__ = ["Rescued", "printable", "rescue"]
 # Where a cell may begin in damaged JSON: the keys of a cell in any order that an editor writes them.
 _CELL = re.compile(r'\{\s*"(?:attachments|cell_type|execution_count|collapsed|id|input|metadata|outputs|source)"\s*:')
 _ID = re.compile(r"^[a-zA-Z0-9_-]{1,64}$")
-_EFFORT = 1_000_000_000  # characters read in vain in damaged JSON; a crafted file must not hold up the others
+_EFFORT = 200_000_000  # characters read in vain in damaged JSON; a crafted file must not hold up the others
 _MAKE = {"code": new_code_cell, "markdown": new_markdown_cell, "raw": new_raw_cell}
 
 
