@@ -139,11 +139,15 @@ class Cluster:
     ------
     OSError
         If there is no scheduler at the address.
+    ValueError
+        If it is no address.
     """
 
     def __init__(self, address: str, work: Callable[[Task], Result] = grade) -> None:
         from distributed import Client
 
+        if not address.startswith(("tcp://", "tls://")):  # a Client refuses it as well, and leaves a traceback behind
+            raise ValueError("an address looks like tcp://HOST:8786")
         self._work = work
         self._client = Client(address, timeout="20s", set_as_default=False)
         self._executor = self._client.get_executor(pure=False)
