@@ -161,7 +161,7 @@ class Cluster:
         return self._executor.submit(self._work, task)
 
     def stop(self) -> None:
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._executor.shutdown(wait=False)  # this cancels what waits
         self._client.close(timeout=5)
 
 
