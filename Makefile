@@ -23,13 +23,13 @@ SET_UP = set_up() { for python in "$$PYTHON" .venv/bin/python python3.13 python3
 	echo "The course needs Python 3.11 to 3.13, and none was found. Install one (python.org, your system's packages)" \
 	"or name it: make lab PYTHON=/path/to/python3.12" >&2; exit 1; }; set_up
 
-.PHONY: help ready data lab build-data show-data release autograde feedback grades build check-build test test-quick \
-	test-cuda lint format lock bench clean
+.PHONY: help ready data lab build-data show-data release collect autograde feedback grades student-bundle build \
+	check-build test test-quick test-cuda lint format lock book matrix bench clean
 
 help: ## List the commands
 	@awk 'BEGIN { FS = ":.*## " } \
 	  /^##@ / { printf "\n%s\n", substr($$0, 5) } \
-	  /^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	  /^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo 'The first command that needs them installs the packages into .venv (Linux: about 3.2 GB to download, 6.4 GB'
 	@echo 'on the disk, most of it CUDA; macOS: about 0.4 and 1.2 GB). Linux without a GPU, about 0.5 GB to download, 1.6 GB on'
@@ -59,6 +59,9 @@ show-data: data ## Look at the images: a contact sheet
 release: ready ## Make the students' notebooks through nbgrader (replaces those in notebooks/)
 	$(RUN) -m grading.release $(call typed,SECTION)
 
+collect: ready ## Put what was handed in there (FROM=submissions.zip, or a folder; ARGS=--dry-run)
+	$(RUN) -m grading.collect $(call typed,ARGS) "$(or $(call typed,FROM),handed-in)"
+
 autograde: data ## Grade what is new in grading/submitted/STUDENT/SECTION/ (ARGS="--jobs 4 --students ann bob")
 	$(RUN) -m grading.release --gradebook-only $(call typed,SECTION)
 	$(RUN) -m grading.autograde $(call option,SECTION,assignment) $(call typed,ARGS)
@@ -68,6 +71,9 @@ feedback: ready ## Write the feedback pages into grading/feedback/
 
 grades: ready ## Export the marks to grading/grades.csv
 	$(RUN) -m nbgrader export --to grading/grades.csv
+
+student-bundle: data ## Pack what students get: pytorch-foundations.zip (ARGS=--no-data leaves the images out)
+	$(RUN) -m grading.bundle $(call typed,ARGS)
 
 ##@ Maintainer
 build: data ## Build notebooks, expected behaviours and the reference edition from solutions/
@@ -96,6 +102,12 @@ format: ready ## Bring the style in order
 lock: ## Write requirements.txt anew from pyproject.toml (needs uv: pip install uv)
 	$(UV) pip compile pyproject.toml --all-extras --universal --python-version 3.11 \
 	  --custom-compile-command "make lock" --quiet --output-file requirements.txt
+
+book: ready ## Render book/solutions and book/learners, static HTML, from the kept outputs
+	$(RUN) -m grading.book $(call typed,ARGS)
+
+matrix: data ## Run the tests on other versions, write docs/versions.md (needs uv; ARGS="--python 3.12 --torch 2.6.0")
+	$(RUN) tests/matrix.py --uv $(UV) $(call typed,ARGS)
 
 bench: data ## Print the measurements of benchmarks/
 	@for script in benchmarks/*.py; do echo "== $$script"; $(RUN) "$$script" || exit 1; done

@@ -20,6 +20,7 @@ from grading.autograde.intake import IGNORED  # noqa: E402
 from grading.executor import ObserveAndJudge  # noqa: E402
 from grading.feedback import CardStyle  # noqa: E402
 from grading.restore import RestoreCells  # noqa: E402
+from grading.sandbox.links import set_links_aside  # noqa: E402
 from grading.settings import stock  # noqa: E402
 from grading.strip import StripSolutions  # noqa: E402
 
@@ -53,10 +54,15 @@ c.Autograde.sanitize_preprocessors = stock(
 c.Autograde.autograde_preprocessors = stock(
     Autograde, "autograde_preprocessors", Execute=ObserveAndJudge, IgnorePattern=None
 )
-c.Execute.timeout = 60  # seconds a cell; a loaded machine needs more than nbgrader's 30
+c.Execute.timeout = 60  # seconds a cell computes and sleeps; what it waits for a busy processor does not count
 c.Execute.iopub_timeout = 60  # 4 by default: too little while `import torch` competes with other graders
-c.KernelManager.transport_encryption = "auto"  # kernels talk over local ports: encrypted, and without a warning
+c.KernelManager.transport_encryption = "auto"  # `validate` talks over local ports: encrypted, and without a warning
 c.Execute.shutdown_kernel = "immediate"  # a polite shutdown costs 1.4 s a notebook once torch is imported
+c.Autograde.pre_convert_hook = set_links_aside  # before nbgrader copies what a submitted link leads to
+# Where student code runs; `python -m grading.sandbox` says what this machine offers. Limits are in MiB.
+c.Sandbox.kind = "auto"  # or bubblewrap, landlock, none
+c.Sandbox.memory = 4096  # all processes of one kernel together
+c.Sandbox.scratch = 1024  # the files that it writes
 
 # ------------------------------------------------------------------------------ feedback
 c.HTMLExporter.sanitize_html = True  # a student's HTML must not run scripts in another person's browser

@@ -20,6 +20,7 @@ _HOMES = {
     "memory": "meter",
     "storage_bytes": "meter",
     "bytes_saved_for_backward": "meter",
+    "being_graded": "graded",
     "load_cifar_mini": "data",
     "operators": "demos",
     "shows_error": "demos",

@@ -1,6 +1,7 @@
 """Set the course up: `.venv` from the exact lock, the project inside it, notebooks that are missing.
 
-Run as a plain file, before any environment exists (`make lab` does it)::
+Run as a plain file, before any environment exists (`make lab` does it, and `python -m course_utils lab` where there is
+no make)::
 
     python3 -I course_utils/bootstrap.py env         # make, repair or update .venv; nothing to do: about 0.1 s
     python3 -I course_utils/bootstrap.py notebooks   # bring back notebooks that are missing, never overwrite one
@@ -28,7 +29,10 @@ from pathlib import Path
 from typing import Callable, Mapping
 
 OLDEST, NEWEST = (3, 11), (3, 13)
+WINDOWS = sys.platform == "win32"
 CANDIDATES = ("python3.13", "python3.12", "python3.11", "python3", "python")
+if WINDOWS:
+    CANDIDATES += ("py -3.13", "py -3.12", "py -3.11")  # Python's own launcher, which is on the path when python is not
 GB = 1_000_000_000
 CUDA_PACKAGE = re.compile(r"(nvidia|cuda)-|triton\b")
 PYTHON_ADVICE = "Install one (python.org, your system's packages), or name it: make lab PYTHON=/path/to/python3.12"
@@ -53,6 +57,7 @@ SIZES = {
     ("linux", "full"): Size(3.2 * GB, 6.4 * GB),
     ("linux", "cpu"): Size(0.5 * GB, 1.6 * GB),
     ("darwin", "full"): Size(0.4 * GB, 1.2 * GB),
+    ("win32", "full"): Size(0.4 * GB, 1.2 * GB),
 }
 
 
@@ -78,8 +83,9 @@ print(json.dumps([base, sys.version_info[:2], bool(find_spec("venv") and find_sp
 
 def probe(name: str) -> Python | None:
     """The interpreter that `name` starts, or None where it starts none."""
+    command = name.split() if name.startswith("py -") else [name]
     try:
-        answer = subprocess.run([name, "-I", "-c", PROBE], capture_output=True, text=True, timeout=30, check=True)
+        answer = subprocess.run([*command, "-I", "-c", PROBE], capture_output=True, text=True, timeout=30, check=True)
         executable, version, has_venv = json.loads(answer.stdout)
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
@@ -97,13 +103,14 @@ def fits(version: str) -> bool:
 
 
 def find_python(named: str = "", probe: Callable[[str], Python | None] = probe) -> Python:
-    """The interpreter to build on: the one that the user named, else the first of CANDIDATES that fits.
+    """The interpreter to build on: the one that the user named, else this one or the first of CANDIDATES that fits.
 
     Raises:
         SetupError: there is none, it is too old or too new, or it cannot make virtual environments.
     """
-    found = [(name, python) for name in ((named,) if named else CANDIDATES) for python in [probe(name)] if python]
-    fitting = [python for _, python in found if fits(dotted(python.version))]
+    names = (named,) if named else (sys.executable, *CANDIDATES)
+    found = {python.executable: (name, python) for name in names for python in [probe(name)] if python}
+    fitting = [python for _, python in found.values() if fits(dotted(python.version))]
     for python in fitting:
         if python.has_venv:
             return python
@@ -114,7 +121,7 @@ def find_python(named: str = "", probe: Callable[[str], Python | None] = probe) 
         )
     if named and not found:
         raise SetupError(f"PYTHON={named} starts no Python interpreter.", PYTHON_ADVICE)
-    there = ", ".join(f"{name} is {dotted(python.version)}" for name, python in found) or "none was found"
+    there = ", ".join(f"{name} is {dotted(python.version)}" for name, python in found.values()) or "none was found"
     raise SetupError(f"The course needs Python {dotted(OLDEST)} to {dotted(NEWEST)}: {there}.", PYTHON_ADVICE)
 
 
@@ -147,7 +154,7 @@ PIP_FAILURES = (
     (
         r"CERTIFICATE_VERIFY_FAILED|SSLCertVerificationError|SSLError",
         "The package index's certificate is not trusted (a company's or a school's proxy?).",
-        "Ask for its certificate file and name it: PIP_CERT=/path/to/certificates.pem make lab",
+        "Ask for its certificate file and name it: make lab PIP_CERT=/path/to/certificates.pem",
     ),
     (
         r"ProxyError|407 Proxy",
@@ -157,8 +164,13 @@ PIP_FAILURES = (
     (
         NETWORK,
         "The package index cannot be reached: no network, or it broke off.",
-        AGAIN + " Without network: PIP_NO_INDEX=1 PIP_FIND_LINKS=/folder/of/wheels make lab (the folder is filled, "
+        AGAIN + " Without network: make lab PIP_NO_INDEX=1 PIP_FIND_LINKS=/folder/of/wheels (the folder is filled, "
         "on a machine like this one, by: pip download -r requirements.txt -d wheels)",
+    ),
+    (
+        r"Windows Long Path",
+        "Windows allows no path as long as a package needs.",
+        "Move the course's folder to a short path, such as C:\\course, then the same command.",
     ),
     (r"Permission denied|Errno 13\b", "pip may not write here: permission denied.", "Own the folder, or clone again."),
     (
@@ -228,6 +240,7 @@ class Setup:
         root: the checkout's folder.
         env: the user's settings and what child processes inherit.
         free_bytes: free bytes on the disk that holds a path.
+        command: what the user typed to come here; advice names it.
     """
 
     def __init__(
@@ -235,16 +248,18 @@ class Setup:
         root: Path,
         env: Mapping[str, str] = os.environ,
         free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(str(path)).free,
+        command: str = "make lab",
     ) -> None:
         self.root = root
         self.env = env
         self.free_bytes = free_bytes
         self.venv = root / ".venv"
-        self.python = self.venv / "bin" / "python"
+        self.python = venv_python(root)
         self.stamp = self.venv / "course-set-up.json"
         self.log = self.venv / "course-set-up.log"
         self.scratch = self.venv / "course-set-up.tmp"
         self.use_cache = True
+        self.command = command
 
     # -- what is there, what is wanted
 
@@ -304,10 +319,15 @@ class Setup:
         if version == wanted["python"] and stamp == wanted:
             return
 
+        if not os.access(str(self.root), os.W_OK):
+            raise SetupError(
+                f"{self.root} is read-only, and .venv in it is not up to date.",
+                "Copy the course's folder to a place of your own, then the same command there.",
+            )
         if version and not stamp and (version != wanted["python"] or not fits(version)):
             raise SetupError(
                 f".venv holds Python {version}, and this set-up did not make it.",
-                "Move it away, or remove it (rm -r .venv), then the same command.",
+                "Move it away, or delete the folder .venv, then the same command.",
             )
         if version != wanted["python"] or not self.has_pip():
             self.create(chosen or find_python(named), wanted["torch"])
@@ -348,7 +368,8 @@ class Setup:
         """Install what differs from the lock."""
         # A stamp without a lock says that an installation is under way, and which build was chosen.
         self.write_stamp({key: wanted[key] for key in ("python", "torch", "torch_index")})
-        site = self.venv / "lib" / ("python" + wanted["python"]) / "site-packages"
+        library = Path("Lib") if WINDOWS else Path("lib") / ("python" + wanted["python"])
+        site = self.venv / library / "site-packages"
         again = forget_half_installed(site)
         if again:
             say("Not whole, installed again: " + ", ".join(again))
@@ -431,7 +452,7 @@ class Setup:
             fetched, kept = f"{small.download / GB:.1f} GB", f"{small.installed / GB:.1f} GB"
             say(f"  Most of it is CUDA. Without a GPU {fetched} to download, {kept} on the disk will do: stop (Ctrl-C)")
             say("  and give the address of the package index that pytorch.org shows for CPU:")
-            say("  make lab TORCH=cpu TORCH_INDEX=ADDRESS")
+            say(f"  {self.command} TORCH=cpu TORCH_INDEX=ADDRESS")
         if not self.use_cache:
             say("  Without pip's cache, which would not fit on the disk as well.")
 
@@ -454,7 +475,8 @@ class Setup:
         """
         shutil.rmtree(str(self.scratch), ignore_errors=True)
         self.scratch.mkdir()
-        env = dict(self.child_env(), TMPDIR=str(self.scratch))  # /tmp is often a small disk in memory
+        temporary = {name: str(self.scratch) for name in ("TMPDIR", "TEMP", "TMP")}
+        env = dict(self.child_env(), **temporary)  # /tmp is often a small disk in memory
         words = []
         try:
             with open(str(self.log), "a", encoding="utf-8") as log, subprocess.Popen(
@@ -481,7 +503,9 @@ class Setup:
     # -- notebooks
 
     def notebooks(self) -> list[str]:
-        """Bring back the notebooks that git has and the folder lacks; their paths. Existing files are not touched.
+        """Bring back the notebooks that the folder lacks, from git or, in a bundle, from the package; their paths.
+
+        Existing files are not touched.
 
         A learner who wants to begin a section again moves the notebook away and runs `make lab`.
 
@@ -494,17 +518,25 @@ class Setup:
             if not path or target.exists():
                 continue
             content = self.git("show", ":./" + path)
-            if not content:
-                continue
-            target.parent.mkdir(parents=True, exist_ok=True)
-            new = target.with_name(target.name + ".new")
-            new.write_bytes(content)
-            os.replace(str(new), str(target))
-            restored.append(path)
-            say(f"Brought back {path}, which was missing.")
+            if content:
+                restored.append(self.bring_back(target, content))
+        for source in sorted((self.root / "course_utils" / "released" / "notebooks").glob("*/*.ipynb")):
+            target = self.root / "notebooks" / source.parent.name / source.name
+            if not target.exists():
+                restored.append(self.bring_back(target, source.read_bytes()))
         if not any((self.root / "notebooks").glob("*/*.ipynb")):
-            raise SetupError("There are no notebooks here.", "Clone the course again, or build them: make build")
+            raise SetupError("There are no notebooks here.", "Get the course again, or build them: make build")
         return restored
+
+    def bring_back(self, target: Path, content: bytes) -> str:
+        """Write a notebook that is missing; its path in the checkout."""
+        target.parent.mkdir(parents=True, exist_ok=True)
+        new = target.with_name(target.name + ".new")
+        new.write_bytes(content)
+        os.replace(str(new), str(target))
+        path = target.relative_to(self.root).as_posix()
+        say(f"Brought back {path}, which was missing.")
+        return path
 
     def git(self, *arguments: str) -> bytes:
         """What git prints; nothing where this is no clone."""
@@ -512,6 +544,11 @@ class Setup:
             return subprocess.run(["git", *arguments], cwd=str(self.root), capture_output=True).stdout
         except OSError:
             return b""
+
+
+def venv_python(root: Path) -> Path:
+    """The interpreter of a checkout's `.venv`."""
+    return root / ".venv" / (Path("Scripts") / "python.exe" if WINDOWS else Path("bin") / "python")
 
 
 def explain_import(words: str) -> tuple[str, str]:
@@ -523,7 +560,7 @@ def explain_import(words: str) -> tuple[str, str]:
             "Debian and Ubuntu: sudo apt-get install libgl1 libglib2.0-0. Fedora: sudo dnf install mesa-libGL glib2. "
             "Then the same command.",
         )
-    return f"A package does not start: {last}", "Remove .venv (rm -r .venv), then the same command."
+    return f"A package does not start: {last}", "Delete the folder .venv, then the same command."
 
 
 def say(text: str) -> None:
@@ -550,7 +587,7 @@ def main(arguments: list[str] | None = None, setup: Setup | None = None) -> int:
         what, cure = "The disk is full." if error.errno == errno.ENOSPC else str(error), AGAIN
     else:
         return 0
-    print(f"\nSet-up: {what}\n{cure}", file=sys.stderr)
+    print(f"\nSet-up: {what}\n{cure}".replace("make lab", setup.command), file=sys.stderr)
     return 1
 
 

@@ -173,7 +173,17 @@ class _Shown:
         return self._html
 
 
-def hint(exercise_id: str, level: int | None = None) -> _Shown:
+def _display(shown: _Shown) -> None:
+    """Show it now, wherever in the cell the call stands."""
+    if _shell() is None:
+        print(shown)
+        return
+    from IPython.display import publish_display_data
+
+    publish_display_data({"text/html": shown._repr_html_(), "text/plain": repr(shown)})
+
+
+def hint(exercise_id: str, level: int | None = None) -> None:
     """Open the hints of an exercise, one level at a time.
 
     The first is free. Each further one opens after one more *different* wrong answer, so that a hint never takes
@@ -204,12 +214,18 @@ def hint(exercise_id: str, level: int | None = None) -> _Shown:
         record.hints = shown
         store.save(exercise.section, exercise.id, record)
     body = "".join(f"<p>{escape(r)}</p>" for r in rows)
-    return _Shown("\n".join(rows), f"<div><b>{escape(exercise.id)}</b>{body}</div>")
+    head = exercise.id if shown or not exercise.hints else f"{exercise.id}: no hint yet"
+    _display(_Shown("\n".join([head, *rows]), f"<div><b>{escape(head)}</b>{body}</div>"))
 
 
 def progress(section: str | None = None) -> _Shown:
-    """Where you stand: one row per exercise, with points, tries and minutes. The newest check counts, and the best is kept."""
+    """Where you stand: one row per exercise, with points, tries and minutes. The newest check counts, and the best is kept.
+
+    Without a section all are shown, each below a row with its own sum.
+    """
     from html import escape
+
+    from course_utils.student.released import sections
 
     head = ("exercise", "state", "points", "best", "tries", "hints", "minutes", "level")
     rows: list[tuple[str, ...]] = []
@@ -219,25 +235,43 @@ def progress(section: str | None = None) -> _Shown:
     if not listed:
         there = ", ".join(sorted({e.section for e in all_exercises()}))
         raise UnknownExercise(f"there is no section {section!r}; there are: {there}")
+    titles = {s.name: s.assignment for s in sections()}
+    groups: dict[str, list[Exercise]] = {}
     for item in sorted(listed, key=lambda e: order.get(e.id, len(order))):
-        record = store.load(item.section).get(item.id, store.Record())
-        sign = "✓" if record.last >= item.points else ("◐" if record.last else ("✗" if record.tries else "○"))
-        earned, total = earned + record.last, total + item.points
-        rows.append(
-            (
-                item.id,
-                f"{sign} {record.kind}",
-                f"{record.last:g} / {item.points:g}",
-                f"{record.best:g}",
-                str(record.tries),
-                f"{record.hints} / {len(item.hints)}",
-                str(item.minutes),
-                "●" * item.difficulty + "○" * (3 - item.difficulty),
-            )
-        )
+        groups.setdefault(item.section, []).append(item)
+    sums: list[int] = []  # which rows are sums
+    for name, items in groups.items():
+        records = store.load(name)
+        below, got = [], 0.0
+        for item in items:
+            record = records.get(item.id, store.Record())
+            got += record.last
+            below.append(_row(item, record))
+        of = sum(item.points for item in items)
+        if len(groups) > 1:
+            sums.append(len(rows))
+            rows.append((titles.get(name, name), "", f"{got:g} / {of:g}", "", "", "", "", ""))
+        rows += below
+        earned, total = earned + got, total + of
+    sums.append(len(rows))
     rows.append(("total", "", f"{earned:g} / {total:g}", "", "", "", "", ""))
     widths = [max(len(r[i]) for r in [head, *rows]) for i in range(len(head))]
     plain = "\n".join("  ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)).rstrip() for r in [head, *rows])
     cells = lambda row, tag: "".join(f"<{tag} style='text-align: left'>{escape(c)}</{tag}>" for c in row)  # noqa: E731
-    table = "".join(f"<tr>{cells(r, 'td')}</tr>" for r in rows)
+    table = "".join(f"<tr>{cells(r, 'th' if at in sums else 'td')}</tr>" for at, r in enumerate(rows))
     return _Shown(plain, f"<table><tr>{cells(head, 'th')}</tr>{table}</table>")
+
+
+def _row(item: Exercise, record: store.Record) -> tuple[str, ...]:
+    """One exercise in the table of `progress`."""
+    sign = "✓" if record.last >= item.points else ("◐" if record.last else ("✗" if record.tries else "○"))
+    return (
+        item.id,
+        f"{sign} {record.kind}",
+        f"{record.last:g} / {item.points:g}",
+        f"{record.best:g}",
+        str(record.tries),
+        f"{record.hints} / {len(item.hints)}",
+        str(item.minutes),
+        "●" * item.difficulty + "○" * (3 - item.difficulty),
+    )

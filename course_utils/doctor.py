@@ -26,7 +26,7 @@ from pathlib import Path
 from course_utils import bootstrap
 from course_utils.data.location import cifar_mini_folder, project_root
 
-__all__ = ["Finding", "Mark", "examine", "report"]
+__all__ = ["Finding", "Mark", "examine", "report", "show"]
 
 GB = 1_000_000_000
 NEEDED_MEMORY, NEEDED_DISK = 2 * GB, 1 * GB  # a kernel with torch, a batch and room for the largest notebook; outputs
@@ -172,10 +172,11 @@ def _device() -> Iterator[Finding]:
 # ------------------------------------------------------------------------------------------------ data, kernel, room
 def _data() -> Iterator[Finding]:
     from course_utils.data import DataError, load_cifar_mini
+    from course_utils.data.reading import load_unlabelled
 
     again = "make build-data (or: python -m course_utils build-data)"
     try:
-        train, test = (load_cifar_mini(split, verify=True) for split in ("train", "test"))
+        train, test = load_cifar_mini("train", verify=True), load_unlabelled("test")
     except (DataError, OSError) as error:
         yield Finding(Mark.FAIL, "images", " ".join(str(error).split()), again)
     else:
@@ -372,14 +373,19 @@ def _run_stage(name: str, stage: Callable[[], str]) -> Finding:
         return Finding(Mark.FAIL, name, f"{type(error).__name__}: {error}".split("\n")[0], REINSTALL)
 
 
+def show(finding: Finding) -> None:
+    """Print one finding, and below it what to do."""
+    print(f"{finding.mark.value} {finding.subject:<23} {finding.found}", flush=True)
+    if finding.advice:
+        print(f"{'':6} {'':<23} -> {finding.advice}", flush=True)
+
+
 def report() -> bool:
     """Print every finding as soon as it is made. Returns whether nothing failed."""
     marks = []
     for finding in examine():
         marks.append(finding.mark)
-        print(f"{finding.mark.value} {finding.subject:<23} {finding.found}")
-        if finding.advice:
-            print(f"{'':6} {'':<23} -> {finding.advice}", flush=True)
+        show(finding)
     failed, notes = marks.count(Mark.FAIL), marks.count(Mark.NOTE)
     if failed:
         print(f"{failed} of {len(marks)} fail: follow the arrows, from the top, and run it again.")

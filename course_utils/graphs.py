@@ -22,6 +22,13 @@ LIMIT = 60  # nodes drawn by default: more do not fit on a screen
 MOST = 250  # nodes drawn at all: Mermaid refuses pictures of more than 500 edges or 50,000 characters
 MAX_EDGES = 480
 MAX_TEXT = 45_000
+# Mermaid's own colours follow the theme in which a cell was run, and stay when the reader changes it: arrows in light
+# grey on white. These can be read on both grounds.
+COLOURS = (
+    '%%{init: {"theme": "base", "themeVariables": {"lineColor": "#767676", "primaryColor": "#ffffff", '
+    '"primaryBorderColor": "#767676", "primaryTextColor": "#1a1a1a", "textColor": "#1a1a1a", '
+    '"edgeLabelBackground": "#ffffff"}}}%%'
+)
 
 
 @dataclass
@@ -82,7 +89,7 @@ class Drawing:
 
     def _mermaid(self) -> str:
         shown = {node.number for node in self.nodes}
-        rows = ["flowchart TD", f"  accTitle: {_plain(self.head)}"]
+        rows = [COLOURS, "flowchart TD", f"  accTitle: {_plain(self.head)}"]
         hidden: list[int] = []
         for node in self.nodes:
             label = "<br/>".join(_escape(line) for line in (f"{node.number}: {node.title}", *node.notes))

@@ -28,6 +28,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = ["MemoryMeter", "bytes_saved_for_backward", "memory", "storage_bytes"]
 
+# Names of attributes, one for each open block. They are used again: a new name in each block would fill the interpreter's
+# table of names, and where that grows inside a block, MiBs of it would be traced as if they were an array's.
+_TAGS: list[str] = []
 _METERS = itertools.count()
 _SEE_NUMPY: list[MemoryMeter] = []  # the open blocks that count NumPy's arrays, too
 
@@ -61,9 +64,11 @@ class MemoryMeter(TorchDispatchMode):
         self.peak_operator = ""
         self._numpy = numpy
         self._numpy_base = 0
-        self._live: dict[int, tuple[weakref.finalize, int, int]] = {}  # finalizer, size, bytes counted
+        # Plain references, not weakref.finalize: its table is shared by the whole process, and where that grows
+        # inside the block, tens of KiB of it are traced as if they were an array's.
+        self._live: dict[int, tuple[weakref.ref, int, int]] = {}  # storage, size, bytes counted
         self._births = 0
-        self._tag = f"_meter{next(_METERS)}"  # one of its own: nested meters count the same storages
+        self._tag = ""  # one of its own: nested meters count the same storages
         self._collector_was_on = self._started_tracing = False
 
     @classmethod
@@ -71,6 +76,7 @@ class MemoryMeter(TorchDispatchMode):
         return False  # True, torch's default, imports torch._dynamo at the first use: about a second
 
     def __enter__(self) -> MemoryMeter:
+        self._tag = _TAGS.pop() if _TAGS else f"_meter{next(_METERS)}"
         self._collector_was_on = gc.isenabled()
         gc.disable()
         if self._numpy:
@@ -86,12 +92,12 @@ class MemoryMeter(TorchDispatchMode):
         super().__exit__(*error)
         if self._collector_was_on:
             gc.enable()
-        for finalizer, *_ in self._live.values():
-            alive = finalizer.peek()
-            if alive is not None and hasattr(alive[0], self._tag):
-                delattr(alive[0], self._tag)
-            finalizer.detach()
-        self._live.clear()
+        for reference, *_ in self._live.values():
+            storage = reference()
+            if storage is not None and hasattr(storage, self._tag):
+                delattr(storage, self._tag)
+        self._live.clear()  # and with the references their callbacks
+        _TAGS.append(self._tag)
         if self._numpy:
             self._see_numpy()
             _SEE_NUMPY.remove(self)
@@ -135,13 +141,13 @@ class MemoryMeter(TorchDispatchMode):
             key = self._births
             setattr(storage, self._tag, key)
             # A storage that is first met as an argument is older than the block, or NumPy's: it counts for nothing.
-            self._live[key] = (weakref.finalize(storage, self._freed, key), size, size if born else 0)
+            self._live[key] = (weakref.ref(storage, lambda _: self._freed(key)), size, size if born else 0)
             grown = size if born else 0
             self.storages += born
         else:
-            finalizer, before, counted = self._live[key]
+            reference, before, counted = self._live[key]
             grown = size - before  # resize_ of a storage that is known already
-            self._live[key] = (finalizer, size, counted + grown)
+            self._live[key] = (reference, size, counted + grown)
         self.current += grown
         self.allocated += max(grown, 0)
         arrays = tracemalloc.get_traced_memory()[0] - self._numpy_base if self._numpy else 0

@@ -45,7 +45,8 @@ def picture(fig: Figure, alt: str) -> str:
 def html_picture(fig: Figure, alt: str) -> str:
     """The figure as an HTML picture that carries its own data, for widgets: of one size, so that it does not jump about."""
     data = base64.b64encode(png(fig, trim=False)).decode()
-    return f'<img alt="{escape(alt)}" src="data:image/png;base64,{data}">'
+    style = "max-width: 100%; height: auto"  # on a narrow page, or a page that is zoomed, it shrinks
+    return f'<img alt="{escape(alt)}" style="{style}" src="data:image/png;base64,{data}">'
 
 
 def show(fig: Figure, caption: str, alt: str) -> None:

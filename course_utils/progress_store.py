@@ -55,10 +55,10 @@ def progress_folder() -> Path:
     return Path.home() / ".pytorch-foundations"
 
 
-def load(section: str) -> dict[str, Record]:
+def load(section: str, folder: Path | None = None) -> dict[str, Record]:
     """The records of a section by exercise. An unreadable file is set aside, not lost, and counts as empty."""
     try:
-        path = progress_folder() / f"{section}.json"
+        path = (folder or progress_folder()) / f"{section}.json"
         text = path.read_bytes()
     except (OSError, RuntimeError):
         return {}

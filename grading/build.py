@@ -7,6 +7,7 @@ From one source, ``solutions/01_tensor_costs.py``, come
 
 * ``solutions/01_tensor_costs/tensor_costs.ipynb``   the reference edition, executed, outputs kept
 * ``notebooks/01_tensor_costs/tensor_costs.ipynb``   the students' edition, stripped by nbgrader itself
+* ``course_utils/released/tensor_costs.json``        the cells that grading knows, as they were handed out
 * ``course_utils/expected/tensor_costs.json``        what the reference does on the public cases
 
 Two builds of the same source are equal, byte for byte, but for the outputs of the reference edition. It is executed
@@ -33,6 +34,7 @@ from course_utils.observe.compare import agrees
 from course_utils.observe.expected import EXPECTED, to_plain
 from course_utils.observe.plain import Spec
 from course_utils.observe.registry import Exercise, all_exercises, public_seed
+from course_utils.student.released import RELEASED, released_text
 from grading.references import load_references
 from grading.source import ROOT, Section, SourceError, sections
 
@@ -278,8 +280,11 @@ def build(section: Section, check: bool = False) -> list[Path]:
     changed = []
     expected = EXPECTED / f"{section.name}.json"
     released = ROOT / "notebooks" / section.assignment / f"{section.name}.ipynb"
+    text = release_text(section, notebook)
+    cells = released_text(section.assignment, nbformat.reads(text, as_version=4))
     # The expected behaviour first: the reference edition's own checks read it.
-    for path, text in ((expected, expected_text(section)), (released, release_text(section, notebook))):
+    files = ((expected, expected_text(section)), (released, text), (RELEASED / f"{section.name}.json", cells))
+    for path, text in files:
         if _stale(path, text):
             changed.append(path)
             if not check:

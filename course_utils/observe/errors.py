@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["advice"]
+__all__ = ["ADVICE", "advice"]
 
 # (pattern in "Class: message", one line of advice)
-_ADVICE = [
+ADVICE = [
     (r"^TimeIsUp", "a loop without an end? Or a worker waits for ever: try num_workers=0"),
     (r"DataLoader worker.*(exited|killed)", "a worker died, and could not say why: try num_workers=0"),
     (r"SIGSEGV", "memory that may only be read was written: copy what a memmap gives you"),
@@ -106,4 +106,4 @@ def advice(error: str, message: str, exercise: str = "") -> str:
     text = f"{error}: {message}"
     if exercise and re.match(rf"TypeError: {exercise}(\.\w+)?\(\) (missing|takes|got)", text):
         return "keep the parameters as they were handed out"
-    return next((line for pattern, line in _ADVICE if re.search(pattern, text)), "")
+    return next((line for pattern, line in ADVICE if re.search(pattern, text)), "")

@@ -23,6 +23,8 @@ import torch
 from torch.nn.modules import module as module_hooks
 from torch.optim import optimizer as optimizer_hooks
 
+from course_utils.compat import pop_saved_tensors_hooks, push_saved_tensors_hooks
+
 __all__ = ["Guarded", "guard"]
 
 MAX_REMARKS = 5
@@ -157,9 +159,8 @@ def take_saved_tensors_hooks() -> list[tuple[Any, Any]]:
     While a pair is on, PyTorch does not compare version counters: a spoilt graph runs backward without an error.
     """
     pairs = []
-    while (pair := torch._C._autograd._top_saved_tensors_default_hooks(True)) is not None:
+    while (pair := pop_saved_tensors_hooks()) is not None:
         pairs.insert(0, pair)
-        torch._C._autograd._pop_saved_tensors_default_hooks()
     return pairs
 
 
@@ -175,7 +176,7 @@ def _saved_tensors_hooks(caught: Guarded) -> Iterator[None]:
         if take_saved_tensors_hooks():
             caught.remark("your code left saved_tensors_hooks switched on; the check switched them off.")
         for pair in before:
-            torch._C._autograd._push_saved_tensors_default_hooks(*pair)
+            push_saved_tensors_hooks(*pair)
 
 
 @contextmanager

@@ -31,6 +31,8 @@ from typing import IO, Any, NoReturn
 import psutil
 import torch
 
+from course_utils.observe.own_time import PATIENCE, OwnTime
+
 __all__ = ["Apart", "apart", "can_fork", "descriptors", "settled_children", "shortage"]
 
 POLL = 0.02  # seconds
@@ -54,12 +56,15 @@ class Apart:
         Files and lines where a process stood that crashed below Python, innermost first.
     lacking : str
         What this machine is too short of; then nothing was run.
+    seconds : float
+        Its own time (see ``own_time``).
     """
 
     messages: tuple[Any, ...] = ()
     death: str = ""
     frames: tuple[tuple[str, int], ...] = ()
     lacking: str = ""
+    seconds: float = 0.0
 
 
 def can_fork() -> bool:
@@ -96,12 +101,12 @@ def apart(function: Callable[[Callable[[Any], None]], None], seconds: float) -> 
         Gets a function that sends one picklable object back. It should catch its own exceptions: what escapes it is
         lost.
     seconds : float
-        Wall-clock time. Then the process is killed: it should have ended itself before.
+        Own time (see ``own_time``). Then the process is killed: it should have ended itself before.
 
     Returns
     -------
     Apart
-        Always, within the limit. The process and all that it started are gone by then, also after an interrupt.
+        Always, within the limit, on a busy machine within ``PATIENCE`` times as long. The process and all that it started are gone by then, also after an interrupt.
     """
     lacking = shortage()
     if lacking:
@@ -123,13 +128,15 @@ def apart(function: Callable[[Callable[[Any], None]], None], seconds: float) -> 
             return Apart(lacking=f"no further process can be started here ({error})")
         finally:
             gc.unfreeze()
+        own = OwnTime(pid)
         try:
-            death = _listen(pid, reader, messages, seconds)
+            death = _listen(pid, reader, messages, seconds, own)
+            took = own.seconds()
         finally:
             _end(pid)
         trace.seek(0)
         frames = re.findall(r'^  File "(.+)", line (\d+) in ', trace.read().decode(errors="replace"), re.MULTILINE)
-        return Apart(tuple(messages), death, tuple((name, int(line)) for name, line in frames))
+        return Apart(tuple(messages), death, tuple((name, int(line)) for name, line in frames), seconds=took)
 
 
 def _child(function: Callable, writer: Connection, trace: IO[bytes], folder: str) -> NoReturn:
@@ -154,11 +161,11 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
-def _listen(pid: int, reader: Connection, messages: list[Any], seconds: float) -> str:
+def _listen(pid: int, reader: Connection, messages: list[Any], seconds: float, own: OwnTime) -> str:
     """Collect what the process sends until it is done, dead or too late; how it died, or an empty text."""
-    deadline = time.monotonic() + seconds
+    look = seconds  # on the wall: before that, its own time cannot be up
     # The end of the pipe tells nothing: workers that the process has forked hold it open, too.
-    while time.monotonic() < deadline:
+    while True:
         gone = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         while reader.poll(0 if gone else POLL):
             try:
@@ -172,7 +179,11 @@ def _listen(pid: int, reader: Connection, messages: list[Any], seconds: float) -
             if gone.si_code == os.CLD_EXITED:
                 return f"the process left with exit code {gone.si_status}"
             return f"the process was ended by {signal.Signals(gone.si_status).name}"
-    return f"still not done after {seconds:.0f} seconds"
+        if own.wall >= look:
+            left = seconds - own.seconds()
+            if left <= POLL or own.wall >= PATIENCE * seconds:
+                return f"still not done after {seconds:.0f} seconds"
+            look = own.wall + left
 
 
 def _end(pid: int) -> None:

@@ -10,7 +10,6 @@ import signal
 import site
 import sysconfig
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,6 +25,7 @@ from course_utils.observe.case import Case
 from course_utils.observe.compare import Behaviour, Ended
 from course_utils.observe.facts import See, class_name, error_text
 from course_utils.observe.guard import Guarded, guard
+from course_utils.observe.own_time import PATIENCE, OwnTime
 from course_utils.observe.plain import Fact
 from course_utils.observe.processes import apart, can_fork
 from course_utils.observe.registry import Exercise, Skipped
@@ -53,6 +53,7 @@ _GENERATED = (
 _IN_A_WORKER = re.compile(r"Caught \w+ in DataLoader worker process \d+\.")
 _QUOTED_FRAME = re.compile(r'^  File "(.+)", line (\d+), in ', re.MULTILINE)
 _GRACE = 3.0  # seconds that a process has to come to its end when its time is up
+_INSTANT = 0.01  # seconds that are not worth another alarm
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def _observe_apart(exercise: Exercise, answer: Any, seed: int, see: See) -> Obse
 
     def work(send: Callable[[Any], None]) -> None:
         see.facts = _Sent(send)
-        with guard() as inner, _deadline(max(0.1, round(end - time.monotonic(), 1))) as clock:
+        with guard() as inner, _deadline(max(0.1, round(left, 1))) as clock:
             try:
                 exercise.observer(answer, Case(seed, see.case, see.device), see)
             except (Exception, SystemExit, TimeIsUp) as error:
@@ -130,12 +131,13 @@ def _observe_apart(exercise: Exercise, answer: Any, seed: int, see: See) -> Obse
         send(inner)
 
     ended, output = None, ""
-    end = time.monotonic() + exercise.seconds
+    left = exercise.seconds
     with guard() as caught:
         for index in range(exercise.cases):
             see.case = index
             seed_everything((seed + index) % 2**32)
-            seen = apart(work, end - time.monotonic() + _GRACE)
+            seen = apart(work, left + _GRACE)
+            left -= seen.seconds
             if seen.lacking:
                 ended = Ended("machine", "Shortage", seen.lacking, case=index)
             for message in seen.messages:
@@ -170,6 +172,7 @@ class _Clock:
 
     def start(self) -> None:
         self._running = True
+        self._own = OwnTime()
         signal.setitimer(signal.ITIMER_REAL, self._seconds, 1.0)
 
     def stop(self) -> None:
@@ -177,13 +180,19 @@ class _Clock:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
 
     def ring(self, *_: object) -> None:
-        if self._running:
+        if not self._running:
+            return
+        left = self._seconds - self._own.seconds()
+        if left > _INSTANT and self._own.wall < PATIENCE * self._seconds:
+            # The rest was spent in the queue for a processor: it is not the answer's.
+            signal.setitimer(signal.ITIMER_REAL, left, 1.0)
+        else:
             raise TimeIsUp(f"still running after {self._seconds:g} seconds")
 
 
 @contextmanager
 def _deadline(seconds: float) -> Iterator[_Clock]:
-    """Bound a block by the clock on the wall, where the system has such an alarm and this is the main thread.
+    """Bound a block's own time (see ``own_time``), where the system has such an alarm and this is the main thread.
 
     An endless loop inside one C call is not ended by it; interrupting the kernel is the way out of that, and when
     grading the executor's own limit.

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["can_interact", "display_widget"]
+__all__ = ["LABELS", "can_interact", "choices", "display_widget"]
+
+LABELS = {"description_width": "10em"}
+"""The style of controls that stand below each other."""
 
 
 def can_interact() -> bool:
@@ -20,6 +24,24 @@ def can_interact() -> bool:
     if shell is None or not hasattr(shell, "kernel"):
         return False
     return not ({"NBGRADER_EXECUTION", "COURSE_STATIC"} & os.environ.keys())
+
+
+def choices(options: Sequence[Any], value: Any, description: str) -> Any:
+    """Radio buttons in a row.
+
+    No menu and no list: those need the arrow keys, which JupyterLab keeps for going from cell to cell. Radio buttons of
+    ipywidgets are reached with Tab and chosen with the space bar.
+    """
+    import ipywidgets
+
+    return ipywidgets.RadioButtons(
+        options=options,
+        value=value,
+        description=description,
+        orientation="horizontal",
+        style=LABELS,
+        layout={"width": "auto"},
+    )
 
 
 def display_widget(widget: Any, markdown: str, plain: str) -> None:

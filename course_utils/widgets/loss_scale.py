@@ -13,7 +13,7 @@ import torch
 from matplotlib.figure import Figure
 
 from course_utils import plots
-from course_utils.widgets import can_interact, display_widget
+from course_utils.widgets import LABELS, can_interact, display_widget
 
 __all__ = ["Step", "loss_scale_picture", "loss_scale_stepper", "scale_life"]
 
@@ -178,21 +178,23 @@ def loss_scale_stepper(
 def _stepper(overflows: tuple[int, ...], growth_interval: int, init_power: int, steps: int) -> object:
     import ipywidgets as w
 
-    wide = {"description_width": "9em"}
-    where = w.SelectMultiple(
-        options=range(1, steps + 1), value=overflows, description="overflow at steps", rows=6, style=wide
-    )
-    interval = w.IntSlider(growth_interval, 1, 8, description="growth_interval", style=wide, continuous_update=False)
-    power = w.IntSlider(init_power, 4, 20, description="first scale: 2 to the", style=wide, continuous_update=False)
-    step = w.IntSlider(1, 1, steps, description="look at step", style=wide, continuous_update=False)
+    boxes = [
+        w.Checkbox(number in overflows, description=str(number), indent=False, layout={"width": "3.2em"})
+        for number in range(1, steps + 1)
+    ]
+    where = w.HBox([w.Label("overflow at steps"), *boxes], layout={"flex_flow": "row wrap"})
+    interval = w.IntSlider(growth_interval, 1, 8, description="growth_interval", style=LABELS, continuous_update=False)
+    power = w.IntSlider(init_power, 4, 20, description="first scale, 2 to the", style=LABELS, continuous_update=False)
+    step = w.IntSlider(1, 1, steps, description="look at step", style=LABELS, continuous_update=False)
     sentence, picture = w.HTML(), w.HTML()
 
     def redraw(change: object = None) -> None:
-        life = scale_life(steps, where.value, interval.value, 2.0**power.value)
+        overflowing = [number for number, box in enumerate(boxes, 1) if box.value]
+        life = scale_life(steps, overflowing, interval.value, 2.0**power.value)
         sentence.value = f"<p>{_describe(life, step.value)}</p>"
         picture.value = plots.html_picture(_draw(life, step.value), _alt_text(life))
 
-    for control in (where, interval, power, step):
+    for control in (*boxes, interval, power, step):
         control.observe(redraw, names="value")
     redraw()
     return w.VBox([where, interval, power, step, sentence, picture, w.HTML(f"<p>{_CAPTION.replace('`', '')}</p>")])

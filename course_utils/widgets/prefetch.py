@@ -6,11 +6,9 @@ says which worker has made it, and the loop notes when it gets the batch.
 
 from __future__ import annotations
 
-import base64
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -18,7 +16,7 @@ from matplotlib.patches import Rectangle
 from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 
 from course_utils import plots
-from course_utils.widgets import can_interact, display_widget
+from course_utils.widgets import can_interact, choices, display_widget
 
 __all__ = ["Timeline", "alt_text", "draw", "prefetch_picture", "prefetch_timeline", "run_loader"]
 
@@ -197,13 +195,8 @@ def prefetch_timeline(num_workers: int = 2, prefetch_factor: int = 2) -> None:
 def _controls(line: Timeline) -> Any:
     import ipywidgets as w
 
-    wide = {"description_width": "9em"}
-    workers = w.ToggleButtons(
-        options=WORKERS, value=line.workers, description="num_workers", style={**wide, "button_width": "3em"}
-    )
-    factors = w.ToggleButtons(
-        options=FACTORS, value=line.factor, description="prefetch_factor", style={**wide, "button_width": "3em"}
-    )
+    workers = choices(WORKERS, line.workers, "num_workers")
+    factors = choices(FACTORS, line.factor, "prefetch_factor")
     picture = w.HTML(_html(line))
 
     def run(change: object) -> None:
@@ -215,5 +208,4 @@ def _controls(line: Timeline) -> Any:
 
 
 def _html(line: Timeline) -> str:
-    data = base64.b64encode(plots.png(draw(line))).decode()
-    return f'<img alt="{escape(alt_text(line))}" src="data:image/png;base64,{data}">'
+    return plots.html_picture(draw(line), alt_text(line))

@@ -21,7 +21,7 @@ from matplotlib.patches import Rectangle
 from course_utils import plots
 from course_utils.simgpu import Counters, Event, counters, events, simulated_gpu
 from course_utils.simgpu.world import current
-from course_utils.widgets import can_interact, display_widget
+from course_utils.widgets import LABELS, can_interact, choices, display_widget
 
 __all__ = [
     "PROGRAMS",
@@ -267,9 +267,8 @@ def queue_explorer(program: str = "read too early", step: int = 2) -> None:
 def _explorer(program: str, step: int, caption: str) -> object:
     import ipywidgets as w
 
-    wide = {"description_width": "6em"}
-    programs = w.Dropdown(options=list(PROGRAMS), value=program, description="program", style=wide)
-    steps = w.IntSlider(step + 1, 1, len(run(PROGRAMS[program])), description="line", style=wide)
+    programs = choices(list(PROGRAMS), program, "program")
+    steps = w.IntSlider(step + 1, 1, len(run(PROGRAMS[program])), description="line", style=LABELS)
     picture = w.HTML()
     busy = False
 
@@ -281,7 +280,7 @@ def _explorer(program: str, step: int, caption: str) -> object:
         try:
             lines = PROGRAMS[programs.value]
             steps.max = len(run(lines))
-            picture.value = _html_picture(draw(lines, steps.value - 1), alt_text(lines, steps.value - 1))
+            picture.value = plots.html_picture(draw(lines, steps.value - 1), alt_text(lines, steps.value - 1))
         finally:
             busy = False
 
@@ -296,14 +295,6 @@ def _explorer(program: str, step: int, caption: str) -> object:
     steps.observe(redraw, names="value")
     redraw()
     return w.VBox([programs, steps, picture, w.HTML(f"<p>{caption}</p>")])
-
-
-def _html_picture(fig: Figure, alt: str) -> str:
-    import base64
-    from html import escape
-
-    data = base64.b64encode(plots.png(fig, trim=False)).decode()  # a picture of one size does not jump about
-    return f'<img alt="{escape(alt)}" src="data:image/png;base64,{data}">'
 
 
 # ------------------------------------------------------------------------------------------------ the order of events

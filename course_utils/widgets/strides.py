@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from course_utils import plots
-from course_utils.widgets import can_interact, display_widget
+from course_utils.widgets import LABELS, can_interact, choices, display_widget
 
 __all__ = ["alt_text", "draw", "stride_explorer", "stride_picture", "walk"]
 
@@ -134,14 +134,14 @@ def _cell(axes: Axes, x: float, y: float, label: str, used: bool, marked: bool) 
             1,
             1,
             facecolor=(plots.FILL if marked else "#eef4fa") if used else "white",
-            edgecolor=plots.INK if used else "#8a8a8a",
+            edgecolor=plots.INK if used else "#6e6e6e",
             linewidth=3 if marked else 1,
             linestyle="-" if used else ":",
             zorder=3 if marked else 2,
         )
     )
     weight = "bold" if marked else "normal"
-    colour = plots.INK if used else "#8a8a8a"
+    colour = plots.INK if used else "#6e6e6e"
     axes.text(x + 0.5, y + 0.5, label, ha="center", va="center", fontsize=10, weight=weight, color=colour, zorder=4)
 
 
@@ -235,14 +235,11 @@ def _explorer(
 ) -> object:
     import ipywidgets as w
 
-    wide = {"description_width": "9em"}
-    shapes = w.Dropdown(
-        options=[(" x ".join(map(str, s)), s) for s in SHAPES], value=shape, description="shape", style=wide
-    )
-    orders = w.Dropdown(options=_orders(shape), value=order, description="order of the axes", style=wide)
-    starts = w.IntSlider(start, 0, 3, description="slice: start", style=wide, continuous_update=False)
-    steps = w.IntSlider(step, 1, 3, description="slice: step", style=wide, continuous_update=False)
-    elements = w.IntSlider(element, 0, 11, description="marked element", style=wide, continuous_update=False)
+    shapes = choices([(" x ".join(map(str, s)), s) for s in SHAPES], shape, "shape")
+    orders = choices(_orders(shape), order, "order of the axes")
+    starts = w.IntSlider(start, 0, 3, description="slice: start", style=LABELS, continuous_update=False)
+    steps = w.IntSlider(step, 1, 3, description="slice: step", style=LABELS, continuous_update=False)
+    elements = w.IntSlider(element, 0, 11, description="marked element", style=LABELS, continuous_update=False)
     picture = w.HTML()
     busy = False
 

@@ -14,7 +14,7 @@ from typing import Any
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_raw_cell
 
-from grading.restore import tell_apart
+from course_utils.student.cells import tell_apart
 
 __all__ = ["Rescued", "printable", "rescue"]
 

@@ -26,6 +26,14 @@ def observer(answer, case, see):
 
 
 COST = [100]
+HINTS: list = []  # what hint() has shown
+DISPLAY = checking._display
+
+
+def hinted(*arguments, **options) -> str:
+    """What one call of hint shows, as text without its first line, which is the exercise's name."""
+    hint(*arguments, **options)
+    return repr(HINTS[-1]).partition("\n")[2]
 
 
 @pytest.fixture
@@ -42,6 +50,7 @@ def shell(monkeypatch, tmp_path, trial):
     shell = types.SimpleNamespace(user_ns={}, shown=[])
     monkeypatch.setattr(checking, "_shell", lambda: shell)
     monkeypatch.setattr(checking, "_show", shell.shown.append)
+    monkeypatch.setattr(checking, "_display", HINTS.append)
     COST[0] = 100
     return shell
 
@@ -164,7 +173,7 @@ def test_grading_and_checking_judge_differently(shell):
 
 # ------------------------------------------------------------------------------------------------ hints
 def opened() -> int:
-    return len(re.findall(r"Hint \d of 3", repr(hint("doubled"))))
+    return len(re.findall(r"Hint \d of 3", hinted("doubled")))
 
 
 def fail(shell, answer) -> None:
@@ -207,13 +216,13 @@ def test_a_stub_or_a_right_answer_opens_a_hint(shell):
 def test_a_hint_cannot_be_read_again_or_read_too_early(shell):
     fail(shell, wrong)
     assert opened() == 1
-    text = repr(hint("doubled", level=3))
+    text = hinted("doubled", level=3)
     assert "second" in text and "third" not in text
     assert "after one more different try" in text
     assert record().hints == 2
-    assert repr(hint("doubled", level=1)).startswith("Hint 1 of 3: first")
+    assert hinted("doubled", level=1).startswith("Hint 1 of 3: first")
     for odd in (0, -1):
-        assert "Hint" not in repr(hint("doubled", level=odd))
+        assert "Hint" not in hinted("doubled", level=odd)
     assert record().hints == 2
 
 
@@ -222,7 +231,33 @@ def test_a_hint_breaks_out_of_its_page(shell, monkeypatch):
     monkeypatch.setitem(
         registry._EXERCISES, "doubled", registry.Exercise(**{**vars(exercise), "hints": ("<script>a < b</script>",)})
     )
-    assert "<script>" not in hint("doubled")._repr_html_()
+    hinted("doubled")
+    assert "<script>" not in HINTS[-1]._repr_html_()
+
+
+def test_two_hints_in_one_cell_show_one(shell, monkeypatch, capsys):
+    for text in ("first", "second"):
+        assert hint("doubled") is None, "a value would be shown a second time below the cell"
+        fail(shell, wrong)
+        assert text in repr(HINTS[-1])
+    monkeypatch.setattr(checking, "_shell", lambda: None)
+    monkeypatch.setattr(checking, "_display", DISPLAY)
+    hint("doubled", level=1)
+    assert capsys.readouterr().out.startswith("doubled\nHint 1 of 3: first")
+
+
+def test_progress_of_all_sections_is_one_long_list_without_sums(shell, monkeypatch, trial):
+    from dataclasses import replace
+
+    toy = registry.find_exercise("doubled")
+    other = replace(toy, id="halved", section="tensor_costs")
+    monkeypatch.setattr(checking, "all_exercises", lambda section=None: [toy, other])
+    shell.user_ns["doubled"] = right
+    check("doubled")
+    lines = [line.split() for line in repr(progress()).splitlines()]
+    assert [line[0] for line in lines] == ["exercise", "toy", "doubled", "01_tensor_costs", "halved", "total"]
+    assert lines[1][1:] == ["4", "/", "4"] and lines[3][1:] == ["0", "/", "4"] and lines[5][1:] == ["4", "/", "8"]
+    assert progress()._repr_html_().count("<th") == 4 * 8
 
 
 def test_progress_does_not_show_what_was_reached(shell):
@@ -263,7 +298,7 @@ def test_a_broken_progress_file_stops_the_check_or_is_lost(what, shell):
     check("doubled")
     assert (folder / "toy.unreadable").read_bytes() == data
     assert record().tries == 1
-    repr(progress()), repr(hint("doubled"))
+    repr(progress()), hinted("doubled")
 
 
 def test_an_interrupted_write_leaves_half_a_progress_file(shell, monkeypatch):
@@ -288,7 +323,7 @@ def test_a_folder_that_cannot_be_written_stops_the_check(shell, monkeypatch, tmp
     monkeypatch.setenv("COURSE_PROGRESS", str(target))
     shell.user_ns["doubled"] = right
     check("doubled")
-    repr(hint("doubled")), repr(progress())
+    hinted("doubled"), repr(progress())
     assert target.read_text() == "in the way"
 
 

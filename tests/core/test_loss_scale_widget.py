@@ -50,10 +50,10 @@ def test_outside_a_notebook_the_stepper_is_a_picture(shown):
 
 
 def test_moving_the_controls_walks_through_the_new_steps():
-    where, interval, power, step, sentence, picture, _ = loss_scale._stepper((2,), 4, 10, 8).children
+    boxes, interval, power, step, sentence, picture, _ = loss_scale._stepper((2,), 4, 10, 8).children
     step.value = 2
     assert "step 2: scale 1,024; gradients overflow, the step is skipped; the scale becomes 512" in sentence.value
-    where.value = ()
+    boxes.children[2].value = False  # the label stands first
     assert "step 2: scale 1,024; the weights are changed; 2 good steps in a row" in sentence.value
     interval.value, power.value = 2, 5
     assert "the scale becomes 64" in sentence.value and "Skipped steps: none" in picture.value

@@ -9,7 +9,7 @@ import pytest
 
 from course_utils.observe import card, message
 from course_utils.observe.compare import Ended, Finding, Kind, Verdict
-from course_utils.observe.errors import _ADVICE, advice
+from course_utils.observe.errors import ADVICE, advice
 from course_utils.observe.plain import Spec
 
 FORM = Finding(
@@ -218,7 +218,7 @@ def test_a_wrong_call_of_torch_is_taken_for_a_changed_head_of_the_answer():
 
 
 def test_advice_does_not_fit_its_line():
-    for _, line in _ADVICE:
+    for _, line in ADVICE:
         assert len(line) <= message.WIDTH - 10, line
 
 

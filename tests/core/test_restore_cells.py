@@ -10,7 +10,7 @@ import pytest
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_raw_cell
 
-from grading.restore import restore
+from course_utils.student.cells import restore
 
 NAMES = ("first", "second", "third")
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
+import pytest
 import torch
 
 from course_utils.observe import message
@@ -66,3 +70,36 @@ def test_a_check_in_another_thread_works_without_an_alarm():
     thread.start()
     thread.join()
     assert [f.value for f in seen[0].facts] == [7, 7]
+
+
+HOG = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])}); print(os.getpid(), flush=True)\nwhile True: pass"
+# The shell ends at once: what descends from this process would count as its own.
+FOUR_HOGS = 'for i in 1 2 3 4; do "$0" -c "$1" "$2" & done'
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system cannot bind a process to one processor")
+def test_a_busy_machine_turns_a_right_answer_into_an_endless_one():
+    def computes():
+        end = time.process_time() + 0.3
+        while time.process_time() < end:
+            pass
+        return 1
+
+    processors = os.sched_getaffinity(0)
+    one = min(processors)
+    with subprocess.Popen(["sh", "-c", FOUR_HOGS, sys.executable, HOG, str(one)], stdout=subprocess.PIPE) as shell:
+        hogs = [int(shell.stdout.readline()) for _ in range(4)]
+    try:
+        os.sched_setaffinity(0, {one})
+        begun = time.monotonic()
+        seen = observe(exercise(0.9), computes, 1, CPU)  # two cases of 0.3 s each, on a fifth of a processor
+        assert time.monotonic() - begun > 0.9, "the processor was busy"
+        assert seen.ended is None and len(seen.facts) == 2
+    finally:
+        os.sched_setaffinity(0, processors)
+        for hog in hogs:
+            os.kill(hog, signal.SIGKILL)
+
+
+def test_time_asleep_counts_for_nothing():
+    assert observe(exercise(0.2), lambda: time.sleep(30), 1, CPU).ended.error == "TimeIsUp"

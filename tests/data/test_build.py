@@ -23,6 +23,7 @@ from course_utils.data import DataError, load_cifar_mini
 from course_utils.data.build import build_cifar_mini, channel_statistics
 from course_utils.data.distort import Distortions
 from course_utils.data.location import cifar_mini_folder, project_root
+from course_utils.data.reading import load_unlabelled
 from course_utils.data.sources import Request
 
 REQUEST = Request(20, 10, seed=5)
@@ -259,6 +260,33 @@ def test_a_missing_or_cut_off_file_is_named(root, name):
     path.unlink()
     with pytest.raises(DataError, match=rf"{name} is missing"):
         load_cifar_mini("test", root)
+
+
+def test_an_edition_without_test_labels_cannot_be_used_or_makes_them_up(root, capsys):
+    folder = root / "cifar_mini"
+    (folder / "test_labels.bin").unlink()
+    meta = json.loads((folder / "meta.json").read_text())
+    del meta["files"]["test_labels.bin"]
+    (folder / "meta.json").write_text(json.dumps(meta))
+    assert len(load_cifar_mini("train", root, verify=True)) == 20
+    assert len(load_unlabelled("test", root)) == 10
+    with pytest.raises(DataError, match="held back"):
+        load_cifar_mini("test", root)
+    assert main(["build-data", "--if-missing", "--root", str(root)]) == 0
+    assert "Images are there" in capsys.readouterr().out
+    assert not (folder / "test_labels.bin").exists()
+
+
+@pytest.mark.parametrize("hide", [Path.unlink, lambda path: path.write_bytes(b""), lambda path: path.chmod(0)])
+def test_a_grader_that_hides_the_test_labels_takes_the_training_images_away_as_well(root, hide, monkeypatch):
+    hide(root / "cifar_mini" / "test_labels.bin")
+    monkeypatch.setenv("NBGRADER_EXECUTION", "autograde")
+    assert len(load_cifar_mini("train", root)) == 20
+    assert len(load_unlabelled("test", root)) == 10
+    hidden = root / "cifar_mini" / "test_labels.bin"
+    if not os.access(hidden, os.R_OK) or not hidden.stat().st_size:  # root may read what others may not
+        with pytest.raises(DataError, match="grading asks for them"):
+            load_cifar_mini("test", root)
 
 
 @pytest.mark.parametrize("name", ["train_images.bin", "test_labels.bin", "class_names.txt"])

@@ -42,7 +42,7 @@ class Course:
 
     def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run ``python -m ...`` in the course folder; stdout and stderr together."""
-        env = {**os.environ, "PYTHONPATH": str(self.root), "OMP_NUM_THREADS": "2", **environment}
+        env = {**os.environ, "PYTHONPATH": str(self.root), "OMP_NUM_THREADS": "1", **environment}
         env.pop("NBGRADER_EXECUTION", None)
         return subprocess.run(
             [sys.executable, "-m", *command],

@@ -204,6 +204,9 @@ def few_submissions(released: NotebookNode, section: str) -> list[Submission]:
     functions = [name for name, code in answers.items() if f"def {name}(" in code]
     half = list(answers)[::2]
     dying = next(name for name in functions if name not in half)
+    missing = [name for name in answers if name not in half]
+    # An answer that calls one that is missing cannot be right either.
+    standing = {e for e in half if not any(re.search(rf"\b{name}\(", answers[e]) for name in missing)}
 
     right, mixed = copy.deepcopy(released), copy.deepcopy(released)
     for exercise, code in answers.items():
@@ -215,5 +218,5 @@ def few_submissions(released: NotebookNode, section: str) -> list[Submission]:
     return [
         Submission("all_right", right, points=points),
         Submission("nothing_done", copy.deepcopy(released), nothing=True, points=points),
-        Submission("half_in_a_mess", mixed, {e: 0.0 for e in answers if e not in half}, points=points),
+        Submission("half_in_a_mess", mixed, dict.fromkeys(answers.keys() - standing, 0.0), points=points),
     ]

@@ -7,6 +7,7 @@ import json
 import nbformat
 import pytest
 
+from course_utils.student.released import RELEASED, released_text
 from grading.build import _same_cells, expected_text, release_text, source_notebook
 from grading.source import ROOT, sections
 
@@ -21,6 +22,13 @@ def section(request):
 def test_the_students_notebook_is_the_one_that_the_source_makes(section):
     path = ROOT / "notebooks" / section.assignment / f"{section.name}.ipynb"
     assert path.read_text() == release_text(section, source_notebook(section)), "run `make build` and commit"
+
+
+def test_students_are_compared_with_other_cells_than_those_that_were_released(section):
+    path = ROOT / "notebooks" / section.assignment / f"{section.name}.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    recorded = (RELEASED / f"{section.name}.json").read_text(encoding="utf-8")
+    assert recorded == released_text(section.assignment, notebook), "run `make build` and commit"
 
 
 def test_the_expected_behaviour_is_what_the_reference_does(section):

@@ -15,7 +15,7 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
 GROUPS = {
     "Student": ["lab", "build-data", "show-data"],
-    "Instructor": ["release", "autograde", "feedback", "grades"],
+    "Instructor": ["release", "collect", "autograde", "feedback", "grades", "student-bundle"],
     "Maintainer": [
         "build",
         "check-build",
@@ -25,6 +25,8 @@ GROUPS = {
         "lint",
         "format",
         "lock",
+        "book",
+        "matrix",
         "bench",
         "clean",
     ],
@@ -91,6 +93,11 @@ def test_instructors_commands_are_nbgraders_own() -> None:
     release = make("-n", "release", "SECTION=01_tensor_costs")
     assert "-m grading.release 01_tensor_costs" in release
     assert "-m nbgrader export --to grading/grades.csv" in make("-n", "grades")
+
+
+def test_collecting_takes_another_folder_than_the_one_that_was_typed() -> None:
+    assert '-m grading.collect --dry-run "my class.zip"' in make("-n", "collect", "FROM=my class.zip", "ARGS=--dry-run")
+    assert '"handed-in"' in make("-n", "collect", FROM="/elsewhere"), "what the shell calls FROM is not meant"
 
 
 def test_clean_keeps_everything_that_somebody_made(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from tests.setup.clean import env
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-OPTIONAL = [text for extra in PROJECT["optional-dependencies"].values() for text in extra]
-DIRECT = [Requirement(text) for text in PROJECT["dependencies"] + OPTIONAL]
+EXTRAS = [text for listed in PROJECT["optional-dependencies"].values() for text in listed]
+DIRECT = [Requirement(text) for text in PROJECT["dependencies"] + EXTRAS]
 LOCK_LINES = [
     line for line in (ROOT / "requirements.txt").read_text().splitlines() if line and not line.lstrip().startswith("#")
 ]

@@ -1,0 +1,1 @@
+"""What a student does beside the notebooks: set up, look before handing in, hand in, put a cell back."""
