@@ -24,7 +24,7 @@ from nbgrader import utils
 from nbgrader.preprocessors import Execute
 from traitlets import Bool, Dict
 
-from course_utils.observe import card, message
+from course_utils.observe import card, message, seal
 from course_utils.observe.compare import Kind, Verdict
 from course_utils.observe.plain import MIME, SCORE_MIME
 from grading.judge import Judge, read_report
@@ -36,10 +36,11 @@ _START_TRIES = 3
 _PRELUDE = (
     "import os as _os, sys as _sys\n"
     "_sys.path[:] = [p for p in _sys.path if p not in ('', _os.getcwd())] + [_os.getcwd()]\n"
-    "import course_utils.observe.agent\n"
-    "del _os, _sys, course_utils"
+    "from course_utils.observe.seal import arm as _arm\n"
+    "_arm()\n"
+    "del _os, _sys, _arm"
 )
-_ORDER = "__import__('course_utils.observe.agent', fromlist=['report']).report({id!r}, {seed}, {nonce!r}, globals())"
+_ORDER = "__import__('sys').audit({event!r}, {id!r}, {seed}, {nonce!r}, globals())"
 
 
 class ObserveAndJudge(Execute):
@@ -88,7 +89,7 @@ class ObserveAndJudge(Execute):
             try:
                 self._session.enter_context(self.setup_kernel())
                 self.wait_for_reply(self.kc.kernel_info())
-                self._run(new_code_cell(_PRELUDE), 0)
+                self._key = self._seal()
                 return
             except (RuntimeError, DeadKernelError, CellTimeoutError):
                 # An overloaded machine, not the student: try again, and then let nbgrader say that this
@@ -96,6 +97,15 @@ class ObserveAndJudge(Execute):
                 self._session.close()
                 if attempt == _START_TRIES - 1:
                     raise
+
+    def _seal(self) -> bytes:
+        """Arm the seal, and take its key, before any code of the student's has run."""
+        prelude = new_code_cell(_PRELUDE)
+        self._run(prelude, 0, keep_history=False)
+        for output in prelude.outputs:
+            if key := output.get("data", {}).get(seal.KEY_MIME):
+                return bytes.fromhex(key)
+        raise RuntimeError(f"the kernel could not be made ready: {prelude.outputs}")
 
     def _replay(self, nb: NotebookNode, upto: int, poison: set[int]) -> None:
         """A new kernel in the state of the old one: run the earlier cells again, without the checks."""
@@ -118,11 +128,11 @@ class ObserveAndJudge(Execute):
         with contextlib.suppress(Exception):  # it may be gone already, and half of its files with it
             self._session.close()
 
-    def _run(self, cell: NotebookNode, index: int) -> None:
+    def _run(self, cell: NotebookNode, index: int, keep_history: bool = True) -> None:
         """Execute one cell; nbclient would put it into the notebook at ``index``, the real one stays there."""
         kept = self.nb.cells[index]
         try:
-            self.execute_cell(cell, index, store_history=True)
+            self.execute_cell(cell, index, store_history=keep_history)
         finally:
             self.nb.cells[index] = kept
 
@@ -139,7 +149,7 @@ class ObserveAndJudge(Execute):
     # ------------------------------------------------------------------------------------------ checks
     def _judge_cell(self, cell: NotebookNode, index: int, name: str, judge: Judge) -> None:
         nonce = secrets.token_hex(16)
-        order = new_code_cell(_ORDER.format(id=name, seed=judge.seed(name), nonce=nonce))
+        order = new_code_cell(_ORDER.format(event=seal.ORDER, id=name, seed=judge.seed(name), nonce=nonce))
         patience = self.timeout
         # The observation ends itself in time; the kernel is ended only where that fails.
         self.timeout = max(patience, int(judge.seconds(name)) + 30)
@@ -152,21 +162,24 @@ class ObserveAndJudge(Execute):
             report
             for output in order.outputs
             if output.get("output_type") == "display_data"
-            and (report := read_report(output.get("data", {}).get(MIME), nonce, name)) is not None
+            and (report := read_report(output.get("data", {}).get(MIME), nonce, name, self._key)) is not None
         ]
         if len(reports) == 1:
             verdict = judge.verdict(name, reports[0])
         elif reports:
             verdict = judge.broken(
-                name, "TwoResults", "one check, several results", "something published a result of its own"
+                name, "TwoResults", "one check, several results", "something asked for an observation of its own"
             )
         else:
             failed = next((o for o in order.outputs if o.get("output_type") == "error"), None)
             what = f"{failed.ename}: {failed.evalue}"[:300] if failed else "the check did not report"
             verdict = judge.broken(name, "NoReport", what, "something in the notebook keeps the check from running")
+            self.log.warning("%s: no report: %s", name, what)
         if verdict.kind is Kind.NOT_GRADABLE:
             # The machine's fault. Better no mark, and a person who looks, than a 0.
             raise RuntimeError(f"{name} cannot be graded on this machine now: {verdict.detail}")
+        for flag in verdict.flags:
+            self.log.warning("%s: %s", name, flag)
         self._write(cell, verdict)
 
     def _write(self, cell: NotebookNode, verdict: Verdict) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 # A test's folder is its layer. A layer that is not named here runs after the quick ones.
 QUICK = ("setup", "data", "core", "bank")  # no kernel: `make test-quick` runs these and any layer that is not named
-KERNEL = ("notebooks", "grading", "scale", "browser")  # Jupyter kernels, whole classes, browsers
+KERNEL = ("notebooks", "grading", "faults", "attacks", "scale", "browser")  # Jupyter kernels, whole classes, browsers
 TESTS = Path(__file__).parent
 
 
