@@ -200,8 +200,9 @@ HARM = {
         "more than 60 processes",
     ),
     "memory": (
+        # One allocation of 400 MiB each: a copy beside it would come near the limit of a single process.
         "import os, time\nfor _ in range(4):\n    if os.fork() == 0:\n"
-        "        x = bytearray(os.urandom(1 << 20) * 500); time.sleep(20); os._exit(0)\ntime.sleep(20)",
+        "        x = os.urandom(1 << 20) * 400; time.sleep(20); os._exit(0)\ntime.sleep(20)",
         "more than 1024 MiB of memory",
     ),
 }
