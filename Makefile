@@ -62,9 +62,9 @@ release: ready ## Make the students' notebooks through nbgrader (replaces those 
 collect: ready ## Put what was handed in there (FROM=submissions.zip, or a folder; ARGS=--dry-run)
 	$(RUN) -m grading.collect $(call typed,ARGS) "$(or $(call typed,FROM),handed-in)"
 
-autograde: data ## Grade what lies in grading/submitted/STUDENT/SECTION/
+autograde: data ## Grade what is new in grading/submitted/STUDENT/SECTION/ (ARGS="--jobs 4 --students ann bob")
 	$(RUN) -m grading.release --gradebook-only $(call typed,SECTION)
-	$(RUN) -m nbgrader autograde "$(or $(call typed,SECTION),*)" $(call typed,ARGS)
+	$(RUN) -m grading.autograde $(call option,SECTION,assignment) $(call typed,ARGS)
 
 feedback: ready ## Write the feedback pages into grading/feedback/
 	$(RUN) -m nbgrader generate_feedback "$(or $(call typed,SECTION),*)" $(call typed,ARGS)

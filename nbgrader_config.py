@@ -16,18 +16,13 @@ sys.path.insert(0, root)  # so that the preprocessors below are found
 os.environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
 warnings.filterwarnings("ignore", category=SAWarning)  # several lines per student, of no use to anyone
 
+from grading.autograde.intake import IGNORED  # noqa: E402
 from grading.executor import ObserveAndJudge  # noqa: E402
 from grading.feedback import CardStyle  # noqa: E402
 from grading.restore import RestoreCells  # noqa: E402
 from grading.sandbox.links import set_links_aside  # noqa: E402
+from grading.settings import stock  # noqa: E402
 from grading.strip import StripSolutions  # noqa: E402
-
-
-def stock(converter, trait, **changes):
-    """nbgrader's own list of preprocessors with some replaced by ours, or left out (None)."""
-    chosen = [changes.get(p.__name__, p) for p in converter.class_traits()[trait].make_dynamic_default()]
-    return [p for p in chosen if p is not None]
-
 
 # ------------------------------------------------------------------------------ folders: one assignment per section
 c.CourseDirectory.root = root
@@ -42,7 +37,7 @@ c.CourseDirectory.source_with_tests_directory = "grading/source_with_tests"
 # An absolute address; the timeout lets a grader wait for another's write instead of failing.
 c.CourseDirectory.db_url = "sqlite:///" + os.path.join(root, "grading", "gradebook.db") + "?timeout=60"
 # Files beside a notebook are published with it: never a source, never a cache.
-c.CourseDirectory.ignore = [".ipynb_checkpoints", "*.pyc", "__pycache__", "feedback", "*.py", ".progress"]
+c.CourseDirectory.ignore = list(IGNORED)
 c.Exchange.root = os.path.join(root, "grading", "exchange")
 os.makedirs(c.Exchange.root, exist_ok=True)  # JupyterLab's assignment list complains where it is missing
 
@@ -51,7 +46,10 @@ c.GenerateAssignment.preprocessors = stock(GenerateAssignment, "preprocessors", 
 
 # ------------------------------------------------------------------------------ grade: observed there, judged here
 # RestoreCells: a copied, deleted, moved or edited cell costs nobody a mark.
-c.Autograde.sanitize_preprocessors = stock(Autograde, "sanitize_preprocessors", DeduplicateIds=RestoreCells)
+# It does the work of three of nbgrader's steps.
+c.Autograde.sanitize_preprocessors = stock(
+    Autograde, "sanitize_preprocessors", DeduplicateIds=RestoreCells, OverwriteKernelspec=None, OverwriteCells=None
+)
 # ObserveAndJudge writes the score itself; nothing that a cell printed can change it, so there is no pattern to ignore.
 c.Autograde.autograde_preprocessors = stock(
     Autograde, "autograde_preprocessors", Execute=ObserveAndJudge, IgnorePattern=None

@@ -141,8 +141,10 @@ def _text(notebook: NotebookNode) -> str:
 def release_text(section: Section, notebook: NotebookNode) -> str:
     """The students' notebook as text, made by ``nbgrader generate_assignment`` in a temporary course folder."""
     from nbgrader.apps import NbGraderAPI
+    from nbgrader.converters import GenerateAssignment
     from traitlets.config import Config
 
+    from grading.settings import stock
     from grading.strip import StripSolutions
 
     with tempfile.TemporaryDirectory() as folder:
@@ -153,21 +155,15 @@ def release_text(section: Section, notebook: NotebookNode) -> str:
         config = Config()
         config.CourseDirectory.root = folder
         config.CourseDirectory.db_url = f"sqlite:///{course / 'gradebook.db'}"
-        config.GenerateAssignment.preprocessors = release_preprocessors(StripSolutions)
+        config.GenerateAssignment.preprocessors = stock(
+            GenerateAssignment, "preprocessors", ClearSolutions=StripSolutions
+        )
         result = NbGraderAPI(config=config).generate_assignment(section.assignment)
         if not result["success"]:
             raise SourceError(f"nbgrader refuses {section.path.name}:\n{result.get('log') or result.get('error')}")
         released = nbformat.read(course / "release" / section.assignment / f"{section.name}.ipynb", as_version=4)
     released.metadata = NotebookNode(_NOTEBOOK_METADATA)
     return _text(released)
-
-
-def release_preprocessors(strip: type) -> list[type]:
-    """nbgrader's own list with our ClearSolutions."""
-    from nbgrader.converters import GenerateAssignment
-
-    stock = GenerateAssignment.class_traits()["preprocessors"].make_dynamic_default()
-    return [strip if p.__name__ == "ClearSolutions" else p for p in stock]
 
 
 def expected_text(section: Section) -> str:

@@ -87,7 +87,8 @@ class ObserveAndJudge(Execute):
     def preprocess(
         self, nb: NotebookNode, resources: Any = None, km: KernelManager | None = None
     ) -> tuple[NotebookNode, ResourcesDict]:
-        judge = Judge(resources["nbgrader"]["assignment"])
+        # A grader that has no solutions at hand brings the judge along.
+        judge = resources["nbgrader"].get("judge") or Judge(resources["nbgrader"]["assignment"])
         NotebookClient.__init__(self, nb, km)
         self.reset_execution_trackers()
         self._check_assign_resources(resources)

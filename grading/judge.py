@@ -118,19 +118,37 @@ class Judge:
         ``tensor_costs`` or ``01_tensor_costs``.
     salt : bytes, optional
         By default the one in ``grading/secret_salt``.
+
+    Attributes
+    ----------
+    key : str
+        Changes with everything that the reference's facts depend on.
     """
 
     def __init__(self, section: str, salt: bytes | None = None) -> None:
         self.section: Section = sections(section)[0]
         self._salt = read_salt() if salt is None else salt
         self._device = _device_name()
+        self.key = self._key()
         self._references: dict[str, dict[str, Any]] = self._load()
+        self._seeds = {name: fresh_seed(name, self._salt) for name in self._references}
+
+    def pack(self) -> dict[str, Any]:
+        """What it takes to judge elsewhere, as plain data: seeds and the reference's facts, and not the salt."""
+        return {"key": self.key, "seeds": self._seeds, "references": self._references}
+
+    @classmethod
+    def unpack(cls, packed: dict[str, Any]) -> Judge:
+        """The judge that :meth:`pack` has described; needs neither ``solutions/`` nor the salt."""
+        judge = cls.__new__(cls)
+        judge.key, judge._seeds, judge._references = packed["key"], packed["seeds"], packed["references"]
+        return judge
 
     def __contains__(self, exercise_id: str) -> bool:
         return exercise_id in self._references
 
     def seed(self, exercise_id: str) -> int:
-        return fresh_seed(exercise_id, self._salt)
+        return self._seeds[exercise_id]
 
     def points(self, exercise_id: str) -> float:
         return float(self._references[exercise_id]["points"])
@@ -157,7 +175,7 @@ class Judge:
 
     # ------------------------------------------------------------------------------------------ the reference's run
     def _load(self) -> dict[str, dict[str, Any]]:
-        path = CACHE / f"{self.section.name}-{self._key()}.json"
+        path = CACHE / f"{self.section.name}-{self.key}.json"
         with contextlib.suppress(OSError, ValueError):
             return json.loads(path.read_text(encoding="utf-8"))
         observed = self._observe()
@@ -180,7 +198,7 @@ class Judge:
             name: {
                 "points": find_exercise(name).points,
                 "seconds": find_exercise(name).seconds,
-                **to_plain(reference.behaviour(name, self.seed(name), device)),
+                **to_plain(reference.behaviour(name, fresh_seed(name, self._salt), device)),
             }
             for name in reference.answers
         }

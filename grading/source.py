@@ -63,6 +63,11 @@ class Section:
     def setup_cells(self) -> list[NotebookNode]:
         return [c for c in self.read().cells if "setup" in c.metadata.get("tags", []) and c.cell_type == "code"]
 
+    def handed_out_lines(self) -> frozenset[str]:
+        """The lines of all code cells but the answers': every student has them in the notebook."""
+        cells = [c for c in self.read().cells if c.cell_type == "code" and "exercise" not in c.metadata]
+        return frozenset(line.strip() for c in cells for line in c.source.splitlines())
+
 
 def sections(only: str | None = None) -> list[Section]:
     """The sections found in ``solutions/``; ``only`` may be ``01_tensor_costs`` or ``tensor_costs``.

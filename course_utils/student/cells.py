@@ -7,13 +7,15 @@ checks) comes from the released notebook.
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell
 
-__all__ = ["Note", "grade_id", "restore"]
+__all__ = ["Note", "grade_id", "new_cell", "restore", "tell_apart"]
 
 
 class Note(NamedTuple):
@@ -79,16 +81,14 @@ def restore(submitted: list[NotebookNode], released: dict[str, NotebookNode]) ->
                 Note(name, f"{name} is locked and was changed", "the released text runs after the changed one")
             )
             out.append(_plain(cell))
-        fresh = (new_code_cell if model.cell_type == "code" else new_markdown_cell)(
-            model.source if locked else cell.source
-        )
+        fresh = new_cell(model.cell_type, model.source if locked else cell.source, cell.get("id") or name)
         fresh.metadata = NotebookNode(model.metadata)
         if not locked and (tags := _tags(cell)):
             fresh.metadata["tags"] = tags
         out.append(fresh)
     _add_missing(out, released, seen, notes)
     _move_late(out, released, notes)
-    _tell_apart(out)
+    tell_apart(out)
     return out, notes
 
 
@@ -110,13 +110,18 @@ def _readable(cell: NotebookNode) -> NotebookNode:
     return cell
 
 
-def _tell_apart(out: list[NotebookNode]) -> None:
-    """A new id for a cell that carries the id of another: nbformat refuses the notebook otherwise."""
+def tell_apart(out: list[NotebookNode]) -> None:
+    """A new id for a cell that has none, or that of another: nbformat refuses the notebook otherwise."""
     seen: set[str] = set()
-    for cell in out:
-        if not isinstance(cell.get("id"), str) or cell["id"] in seen:
-            cell["id"] = new_code_cell().id
-        seen.add(cell.get("id"))
+    for number, cell in enumerate(out):
+        if not (isinstance(cell.get("id"), str) and cell["id"]) or cell["id"] in seen:
+            cell["id"] = next(i for i in _ids(f"cell-{number}") if i not in seen)
+        seen.add(cell["id"])
+
+
+def _ids(start: str) -> Iterator[str]:
+    yield start
+    yield from (f"{start}-{n}" for n in itertools.count(2))
 
 
 def grade_id(cell: NotebookNode) -> str | None:
@@ -132,7 +137,14 @@ def _tags(cell: NotebookNode) -> list[str]:
 
 
 def _plain(cell: NotebookNode) -> NotebookNode:
-    return new_code_cell(cell.source) if cell.cell_type == "code" else new_markdown_cell(cell.source)
+    return new_cell(cell.cell_type, cell.source, cell.get("id") or "copy")
+
+
+def new_cell(cell_type: str, source: str, cell_id: object) -> NotebookNode:
+    """A cell whose id depends on the submission alone: grading twice gives the same notebook."""
+    cell = (new_code_cell if cell_type == "code" else new_markdown_cell)(source)
+    cell["id"] = re.sub(r"[^a-zA-Z0-9_-]", "-", str(cell_id))[:56] or "cell"
+    return cell
 
 
 def _add_missing(out: list[NotebookNode], released: dict[str, NotebookNode], seen: set[str], notes: list[Note]) -> None:
@@ -142,7 +154,7 @@ def _add_missing(out: list[NotebookNode], released: dict[str, NotebookNode], see
     for name, model in released.items():
         if name not in seen:
             notes.append(Note(name, f"{name} was deleted", "the released cell is put back"))
-            cell = (new_code_cell if model.cell_type == "code" else new_markdown_cell)(model.source)
+            cell = new_cell(model.cell_type, model.source, name)
             cell.metadata = NotebookNode(model.metadata)
             if model.metadata.nbgrader.solution and _defines(code, name.removeprefix("answer-")):
                 # Answered in another cell: the empty answer must not take the place of that one.

@@ -274,7 +274,11 @@ class StudentKernel(AsyncKernelManager):
         return Order(
             kind=kind,
             arguments=arguments,
-            environment={**box.environment(home, data, list(settings.variables)), "PYTHONPATH": package},
+            environment={
+                **box.environment(home, data, list(settings.variables)),
+                "PYTHONPATH": package,
+                "NBGRADER_EXECUTION": "autograde",
+            },
             source=source,
             work=f"{home}/work",
             sockets=sockets,

@@ -39,7 +39,7 @@ _ETC = (
 )
 _SYS = ("/sys/devices/system/cpu", "/sys/devices/system/node")  # libraries count processors there
 # Of what an instructor's shell has set, only this; the rest may hold passwords and keys.
-_VARIABLES = ("LANG", "LANGUAGE", "TZ", "COURSE_DEVICE", "COURSE_STATIC", "NBGRADER_EXECUTION", "CUDA_VISIBLE_DEVICES")
+_VARIABLES = ("LANG", "LANGUAGE", "TZ", "COURSE_DEVICE", "COURSE_STATIC", "CUDA_VISIBLE_DEVICES")
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 

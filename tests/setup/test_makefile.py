@@ -82,11 +82,13 @@ def test_jupyterlab_gets_the_arguments_that_were_typed() -> None:
     )
 
 
+def test_a_fresh_clone_is_graded_before_its_gradebook_knows_the_sections() -> None:
+    grade = make("-n", "autograde", "SECTION=01_tensor_costs", "ARGS=--jobs 3 --students ann bob")
+    release = grade.index("-m grading.release --gradebook-only 01_tensor_costs")
+    assert release < grade.index('-m grading.autograde --assignment "01_tensor_costs" --jobs 3 --students ann bob')
+
+
 def test_instructors_commands_are_nbgraders_own() -> None:
-    grade = make("-n", "autograde")
-    # A fresh clone's gradebook does not know the sections yet.
-    assert grade.index("-m grading.release --gradebook-only") < grade.index('-m nbgrader autograde "*"')
-    assert '-m nbgrader autograde "01_tensor_costs"' in make("-n", "autograde", "SECTION=01_tensor_costs")
     assert '-m nbgrader generate_feedback "01_tensor_costs"' in make("-n", "feedback", "SECTION=01_tensor_costs")
     release = make("-n", "release", "SECTION=01_tensor_costs")
     assert "-m grading.release 01_tensor_costs" in release
