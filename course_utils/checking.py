@@ -255,6 +255,9 @@ def progress(section: str | None = None) -> _Shown:
         earned, total = earned + got, total + of
     sums.append(len(rows))
     rows.append(("total", "", f"{earned:g} / {total:g}", "", "", "", "", ""))
+    words = sum(sum(s.reflections.values()) for s in sections() if s.name in groups)
+    if words:
+        rows.append(("in your own words", "a person reads it", f"? / {words:g}", "", "", "", "", ""))
     widths = [max(len(r[i]) for r in [head, *rows]) for i in range(len(head))]
     plain = "\n".join("  ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)).rstrip() for r in [head, *rows])
     cells = lambda row, tag: "".join(f"<{tag} style='text-align: left'>{escape(c)}</{tag}>" for c in row)  # noqa: E731

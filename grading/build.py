@@ -52,10 +52,16 @@ def source_notebook(section: Section) -> NotebookNode:
     exercises = {e.id: e for e in all_exercises(section.name)}
     cells: list[NotebookNode] = []
     asked: set[str] = set()
+    in_words: dict[str, float] = {}
     for cell in section.read().cells:
         name = cell.metadata.pop("exercise", None)
+        reflection = cell.metadata.pop("reflection", None)
+        points = cell.metadata.pop("points", None)
         tags = cell.metadata.get("tags", [])
         cell.metadata = NotebookNode({"tags": tags} if tags else {})
+        if reflection is not None:
+            cells.append(_reflection_cell(section, cell, reflection, points, in_words))
+            continue
         if name is None:
             if "setup" in tags:
                 cell.metadata["nbgrader"] = _nbgrader(
@@ -77,13 +83,36 @@ def source_notebook(section: Section) -> NotebookNode:
             cell.metadata["nbgrader"] = _nbgrader(f"answer-{name}", solution=True)
             cells += [cell, _check_cell(exercises[name])]
     answered = {c.metadata.nbgrader.grade_id for c in cells if "nbgrader" in c.metadata}
-    left_out = [e for e in exercises if e not in answered]
+    left_out = [
+        *(e for e in exercises if e not in answered),
+        *(r for r in in_words if f"reflection-{r}" not in answered),
+    ]
     if left_out:
         raise SourceError(f"{section.path.name}: no cell asks for {', '.join(left_out)}")
     _name_cells(cells)
     notebook = new_notebook(cells=cells, metadata=_NOTEBOOK_METADATA)
     nbformat.validate(notebook)
     return notebook
+
+
+def _reflection_cell(
+    section: Section, cell: NotebookNode, name: str, points: float | None, asked: dict[str, float]
+) -> NotebookNode:
+    """The question of a reflection, which carries its points, or the answer behind it."""
+    if cell.cell_type != "markdown" or (points is None) != (name in asked):
+        raise SourceError(
+            f"{section.path.name}: reflection={name!r} is a markdown cell with the question and its points, then one "
+            "with the answer"
+        )
+    if points is None:
+        cell.metadata["nbgrader"] = _nbgrader(f"reflection-{name}", grade=True, solution=True, points=asked[name])
+    else:
+        asked[name] = points
+        cell.source = (
+            f"## In your own words\n\n*{points:g} points, given by a person who reads it · 3 to 5 sentences*\n\n"
+            f"{cell.source.strip()}\n\nDouble-click the cell below and write over its text."
+        )
+    return cell
 
 
 def _heading(exercise: Exercise) -> str:

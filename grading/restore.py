@@ -15,10 +15,12 @@ from nbformat import NotebookNode
 from nbgrader.api import Gradebook
 from nbgrader.preprocessors import NbGraderPreprocessor
 
-from course_utils.student.cells import new_cell, restore
+from course_utils.student.cells import by_hand, grade_id, new_cell, restore
 
 __all__ = ["Released", "RestoreCells"]
 
+# Not the text that was handed out, for which nbgrader gives 0: a person looks whether the answer stands in another cell.
+_DELETED = "*This cell was deleted. Does the answer stand in another cell?*"
 _KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 
 
@@ -71,7 +73,12 @@ class RestoreCells(NbGraderPreprocessor):
         if released is None:
             with Gradebook(names["db_url"]) as gradebook:
                 released = Released.of(gradebook, names["notebook"], names["assignment"])
+        handed_in = {grade_id(cell) for cell in nb.cells}
         nb.cells, notes = restore(nb.cells, released.cells)
+        for cell in nb.cells:
+            name = grade_id(cell)
+            if name in released.cells and name not in handed_in and by_hand(released.cells[name]):
+                cell.source = _DELETED
         nb.metadata = NotebookNode({"kernelspec": released.kernelspec, "language_info": {"name": "python"}})
         for note in notes:
             self.log.warning("%s, %s: %s", names.get("student", "?"), names["notebook"], note)

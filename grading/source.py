@@ -3,6 +3,8 @@
     # %% [markdown] exercise="bgr_to_batch"      the task; the build puts a heading with points and minutes above it
     # %% exercise="bgr_to_batch"                 the answer cell, with ### BEGIN SOLUTION ... ### END SOLUTION
     # %% tags=["setup"]                          imports that answers rely on
+    # %% [markdown] reflection="bytes" points=2  a question to be answered in words; the build puts a heading above it
+    # %% [markdown] reflection="bytes"           a good answer; students get an empty cell, and a person gives the points
 
 The build adds nbgrader's metadata and the check cell, so that no grade id is typed twice.
 """

@@ -1841,5 +1841,22 @@ def assemble(batches, total):
 # %%
 my_predictions()
 
+# %% [markdown] reflection="storage_and_description" points=2
+# Two of your measurements look as if they contradicted each other. A transpose moved no byte (Part 3). Ten numbers
+# kept 4,000,000 bytes alive (Part 7).
+#
+# Explain both with one picture: a storage, and a description of how to read it. Then say which of `big[:10]`,
+# `big[:10].contiguous()` and `big[:10].clone()` let the large storage go, and why the other two do not.
+#
+# * 1 point: both measurements follow from storage and description, and it is said which of the two a transpose changes.
+# * 1 point: the right call, and the reason why each of the other two keeps the storage.
+
+# %% [markdown] reflection="storage_and_description"
+# A tensor is a description (shape, strides, offset) of how to read a storage, and several tensors may describe the
+# same one. A transpose writes a new description with other strides, so no byte of the storage moves. A slice is such
+# a description too: it reads ten numbers, but what it holds is the whole storage, and a storage lives as long as
+# anything reads it. `contiguous()` does not help, because the ten numbers lie side by side already and it returns the
+# slice itself. Only `clone()` promises bytes of its own: after it nothing reads the large storage any more.
+
 # %%
 progress("tensor_costs")

@@ -2734,5 +2734,22 @@ def diagnose(model, loss):
 # %%
 my_predictions()
 
+# %% [markdown] reflection="two_switches" points=2
+# A colleague validates in a `with torch.no_grad():` block and says: "So validation changes nothing in my model."
+# Another calls `model.eval()` instead and says: "So it costs no memory for a graph."
+#
+# Explain with what you measured in Part 7 why both are wrong: what each of the two switches does, and what it leaves
+# as it was. Then say what you would print before and after a validation to prove to each of them what happened.
+#
+# * 1 point: what each switch does and does not, with what BatchNorm did in train mode.
+# * 1 point: one value for each colleague that can be printed and would convict the mistake.
+
+# %% [markdown] reflection="two_switches"
+# `no_grad` tells autograd to record nothing; it does not change how layers behave. In train mode BatchNorm still
+# updates its running statistics with the images of the validation, so the model is another one afterwards. `eval()`
+# tells layers to behave otherwise and records as before: every result has a `grad_fn`, and what its nodes have saved
+# stays in memory. To the first I would print `running_mean` or `num_batches_tracked` of a BatchNorm before and after,
+# to the second `out.requires_grad` or `out.grad_fn`. Validation needs both switches.
+
 # %%
 progress("graph_debugging")

@@ -2455,5 +2455,24 @@ else:
 # %%
 my_predictions()
 
+# %% [markdown] reflection="the_slow_line" points=2
+# A colleague has timed every line of a training loop on a GPU. The result: `loss.item()` takes nearly all of the
+# time. "So I shall leave out the log, and training will be many times as fast."
+#
+# Explain from the queue and from your measurement (Part 6) what the clock has shown, and what the colleague will
+# really see. Then describe a measurement that tells which part of the step is slow, and say what leaving out `item()`
+# can gain.
+#
+# * 1 point: what a call on the device does at once, what is left for later, and why `item()` gets the blame.
+# * 1 point: a measurement with its waits in the right places, and the gain that is left.
+
+# %% [markdown] reflection="the_slow_line"
+# A call on the device puts work into a queue and returns at once, so the clock shows how long it takes to hand work
+# over. `item()` needs the number: it waits until all the work queued before it is done, and pays for the forward and
+# the backward pass too. Without it the same work has to be done, and the next line that waits will look slow. To
+# measure a part: run it once to warm up, wait, start the clock, run it several times, wait, stop the clock. What can
+# be gained is the gap at each wait, in which the device has nothing to do because the host stood still; so log
+# seldom, or collect losses on the device.
+
 # %%
 progress("gpu_pitfalls")

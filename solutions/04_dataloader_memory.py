@@ -2062,5 +2062,24 @@ for name in ("lesson_photos", "lesson_workers", "lesson_noise"):
 folder.cleanup()
 my_predictions()
 
+# %% [markdown] reflection="reading_writes" points=2
+# Over an epoch the workers of one data set grew by many megabytes, and those of another did not, although both only
+# *read* (Part 2). After a while the growth levelled off, and the RSS of the processes had not shown it.
+#
+# Explain what was measured: what a worker has of its parent's memory at the start, what turns reading into writing
+# for a list of texts and not for an array, why it ends, and why RSS is the wrong number here. Then name the remedy,
+# and what it leaves a worker to write to.
+#
+# * 1 point: copy on write, the reference counts, and why an array is spared.
+# * 1 point: the end of the growth, the right number to look at, and the remedy.
+
+# %% [markdown] reflection="reading_writes"
+# A forked worker shares all pages with its parent until one of the two writes to a page; then it gets a copy of that
+# page. To read a text Python counts a reference, and the count stands in the object, so reading writes, and page
+# after page is copied. An array is one object whose numbers have no counts of their own, so its bytes stay shared.
+# The growth ends when every page with such objects is copied. RSS counts a page for each process that sees it, shared
+# or not, so it hardly changes; USS counts what a process has alone. The remedy is to pack the texts into one array of
+# bytes and one of offsets, so that a few counts are written to instead of one for each text.
+
 # %%
 progress("dataloader_memory")

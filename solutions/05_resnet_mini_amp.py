@@ -2548,5 +2548,25 @@ def train_cifar_mini(images, labels, budget):
 folder.cleanup()
 my_predictions()
 
+# %% [markdown] reflection="order_and_proof" points=2
+# In Part 4 two programs with the same lines in another order moved the weights by 1 and by 1/1024, and neither of
+# them raised. In Part 5 a run was resumed several times, each time without another of its parts, and each time it
+# went on as if nothing had happened.
+#
+# Explain the factor 1/1024: which number did clipping see, and who divided by what afterwards? Then choose one thing
+# that a checkpoint may lack, say what the resumed run does differently because of it, and how you would *prove* that
+# nothing is missing.
+#
+# * 1 point: the scaled gradient at each station of the step: backward, clip, unscale, step.
+# * 1 point: one missing part with its effect, and a proof that a falling loss is not.
+
+# %% [markdown] reflection="order_and_proof"
+# The loss was multiplied by 1024, so after `backward` every gradient is 1024 times too large. Clipping saw these
+# scaled gradients and cut their norm to 1. Then `step` unscaled what was left, so the weights moved by 1/1024 of
+# what was meant; `unscale_` before clipping makes the norm a true one. Without the optimizer's state, for instance,
+# a resumed run begins with zero momentum, so its next steps differ, and its loss falls all the same. The proof is
+# in the bits, not in the loss: ten steps in one go against four and six with a new process in between, and
+# `torch.equal` on every weight.
+
 # %%
 progress("resnet_mini_amp")

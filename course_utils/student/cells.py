@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell
 
-__all__ = ["Note", "grade_id", "new_cell", "restore", "tell_apart"]
+__all__ = ["Note", "by_hand", "grade_id", "new_cell", "restore", "tell_apart", "written"]
 
 
 class Note(NamedTuple):
@@ -49,7 +49,7 @@ def restore(submitted: list[NotebookNode], released: dict[str, NotebookNode]) ->
     """
     notes: list[Note] = []
     out: list[NotebookNode] = []
-    seen: set[str] = set()
+    seen: dict[str, NotebookNode] = {}
     for cell in map(_readable, submitted):
         name = grade_id(cell)
         if name is None or name not in released:
@@ -62,6 +62,12 @@ def restore(submitted: list[NotebookNode], released: dict[str, NotebookNode]) ->
         model = released[name]
         locked = model.metadata.nbgrader.locked
         changed = cell.source.strip() != model.source.strip()
+        if name in seen and by_hand(model):
+            both = [t for t in (seen[name].source.strip(), cell.source.strip()) if written(t, model)]
+            seen[name].source = "\n\n".join(dict.fromkeys(both)) or model.source
+            kept = "the texts of both are kept together" if len(set(both)) > 1 else "one of them is left out"
+            notes.append(Note(name, f"{name} is there twice", kept))
+            continue
         if name in seen:
             # A copy still runs, in its place: the student may have gone on in the copy, even in that of a locked cell.
             used = changed or not locked
@@ -71,7 +77,6 @@ def restore(submitted: list[NotebookNode], released: dict[str, NotebookNode]) ->
             if used:
                 out.append(_plain(cell))
             continue
-        seen.add(name)
         if cell.cell_type != model.cell_type:
             notes.append(
                 Note(name, f"{name} was turned into a {cell.cell_type} cell", f"it is {model.cell_type} again")
@@ -81,15 +86,27 @@ def restore(submitted: list[NotebookNode], released: dict[str, NotebookNode]) ->
                 Note(name, f"{name} is locked and was changed", "the released text runs after the changed one")
             )
             out.append(_plain(cell))
-        fresh = new_cell(model.cell_type, model.source if locked else cell.source, cell.get("id") or name)
+        as_released = locked or (by_hand(model) and not written(cell.source, model))
+        fresh = new_cell(model.cell_type, model.source if as_released else cell.source, cell.get("id") or name)
         fresh.metadata = NotebookNode(model.metadata)
         if not locked and (tags := _tags(cell)):
             fresh.metadata["tags"] = tags
+        seen[name] = fresh
         out.append(fresh)
     _add_missing(out, released, seen, notes)
     _move_late(out, released, notes)
     tell_apart(out)
     return out, notes
+
+
+def by_hand(cell: NotebookNode) -> bool:
+    """Is this a released cell that is answered in words, for points that a person gives?"""
+    return bool(cell.metadata.nbgrader.grade and cell.metadata.nbgrader.solution)
+
+
+def written(source: str, model: NotebookNode) -> bool:
+    """Does the source of an answer hold anything that was not handed out?"""
+    return source.strip() not in ("", model.source.strip())
 
 
 def _readable(cell: NotebookNode) -> NotebookNode:
@@ -147,7 +164,9 @@ def new_cell(cell_type: str, source: str, cell_id: object) -> NotebookNode:
     return cell
 
 
-def _add_missing(out: list[NotebookNode], released: dict[str, NotebookNode], seen: set[str], notes: list[Note]) -> None:
+def _add_missing(
+    out: list[NotebookNode], released: dict[str, NotebookNode], seen: Collection[str], notes: list[Note]
+) -> None:
     """Put a deleted cell back behind the released cell before it."""
     code = "\n".join(c.source for c in out if c.cell_type == "code")
     previous: str | None = None

@@ -18,7 +18,7 @@ from nbformat.v4 import new_notebook
 from course_utils import progress_store
 from course_utils.doctor import Finding, Mark, show
 from course_utils.errors import CourseError
-from course_utils.student.cells import grade_id, restore
+from course_utils.student.cells import grade_id, restore, written
 from course_utils.student.released import Place, Section, find, read_file, read_notebook, sections
 from course_utils.student.running import CELL_SECONDS, progress_line, run_notebook
 
@@ -29,18 +29,16 @@ RUN_ALL = "Kernel > Restart Kernel and Run All Cells, then save"
 
 
 def answered(cells: list[NotebookNode], section: Section) -> set[str]:
-    """The exercises whose answer cell is not as it was handed out."""
+    """The exercises and reflections whose answer cell is not as it was handed out."""
     sources: dict[str, list[str]] = {}
     for cell in cells:
         if name := grade_id(cell):
             sources.setdefault(name, []).append(str(cell.get("source", "")).strip())
-    done = set()
-    for exercise in section.exercises:
-        stub = section.cells[f"answer-{exercise}"].source.strip()
-        written = sources.get(f"answer-{exercise}", [])
-        if any(source and source != stub for source in written):
-            done.add(exercise)
-    return done
+    return {
+        exercise
+        for exercise, name in section.answers.items()
+        if any(written(source, section.cells[name]) for source in sources.get(name, []))
+    }
 
 
 def look(place: Place, data: bytes, run: bool = True, seconds: int = CELL_SECONDS) -> Iterator[Finding]:
@@ -70,15 +68,23 @@ def look(place: Place, data: bytes, run: bool = True, seconds: int = CELL_SECOND
     if not notes:
         yield Finding(Mark.OK, "cells", "all there, each once, the locked ones as they were")
     yield from _order(notebook.cells)
+    done = answered(cells, section)
+    for reflection, points in section.reflections.items():
+        if reflection in done:
+            yield Finding(Mark.OK, reflection, f"written; a person gives its {points:g} points")
+        else:
+            advice = "write your 3 to 5 sentences into its cell, or hand in without them"
+            yield Finding(Mark.FAIL, reflection, f"not written yet; {points:g} points, given by a person", advice)
     if run:
         yield from _judge(place, cells, notebook, seconds)
     else:
-        yield from _undone(section, answered(cells, section))
+        yield from _undone(section, done)
 
 
 def _undone(section: Section, done: set[str]) -> Iterator[Finding]:
     yield from _not_started(section, [e for e in section.exercises if e not in done])
-    yield Finding(Mark.OK, "answers", f"{len(done)} of {len(section.exercises)} written; not run")
+    count = len(done & section.exercises.keys())
+    yield Finding(Mark.OK, "answers", f"{count} of {len(section.exercises)} written; not run")
 
 
 def _not_started(section: Section, exercises: list[str]) -> Iterator[Finding]:

@@ -20,6 +20,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell
 
 from course_utils.data.location import project_root
 from course_utils.errors import CourseError
+from course_utils.student.cells import by_hand
 
 __all__ = ["RELEASED", "Place", "Section", "find", "read_file", "read_notebook", "released_text", "sections"]
 
@@ -61,7 +62,18 @@ class Section:
     @property
     def exercises(self) -> dict[str, float]:
         """Points by exercise, in the order of the notebook."""
-        return {name: c.metadata.nbgrader.points for name, c in self.cells.items() if c.metadata.nbgrader.grade}
+        graded = {name: c for name, c in self.cells.items() if c.metadata.nbgrader.grade and not by_hand(c)}
+        return {name: c.metadata.nbgrader.points for name, c in graded.items()}
+
+    @property
+    def reflections(self) -> dict[str, float]:
+        """Points by grade id of what is answered in words. A person gives them."""
+        return {name: c.metadata.nbgrader.points for name, c in self.cells.items() if by_hand(c)}
+
+    @property
+    def answers(self) -> dict[str, str]:
+        """The grade id of the cell in which each exercise, and each reflection, is answered."""
+        return {**{name: f"answer-{name}" for name in self.exercises}, **{name: name for name in self.reflections}}
 
 
 @dataclass(frozen=True)
@@ -116,9 +128,9 @@ def find(word: str) -> Place:
         if len(inside) == 1:
             return Place(_section_of(inside[0], known), inside[0])
     for section in known:
-        if word in section.exercises:
+        if word in section.answers:
             return Place(section, section.notebook, word)
-    names = [n for s in known for n in (s.assignment, s.name, *s.exercises)]
+    names = [n for s in known for n in (s.assignment, s.name, *s.answers)]
     near = difflib.get_close_matches(word, names, n=3)
     more = (
         f"Did you mean {' or '.join(near)}?" if near else f"The sections are {', '.join(s.assignment for s in known)}."

@@ -12,7 +12,7 @@ from nbformat import NotebookNode
 
 from course_utils.errors import CourseError
 from course_utils.student.cells import grade_id
-from course_utils.student.released import find, read_file, read_notebook
+from course_utils.student.released import Section, find, read_file, read_notebook
 from course_utils.student.writing import RELOAD, replace
 
 
@@ -33,9 +33,9 @@ def run(args: argparse.Namespace) -> int:
     notebook = read_notebook(before, path.name)
     if args.notebook and find(args.notebook).section != section:
         raise CourseError(f"{args.what} is not in {path.name}, but in {section.name}.ipynb.")
-    exercises = [place.exercise] if place.exercise else list(section.exercises)
-    cells = {e: answer_cell(notebook, e, section.assignment) for e in exercises}
-    changed = [e for e in exercises if cells[e].source.strip() != section.cells[f"answer-{e}"].source.strip()]
+    answers = {e: i for e, i in section.answers.items() if place.exercise in ("", e)}
+    cells = {e: answer_cell(notebook, e, section) for e in answers}
+    changed = [e for e, i in answers.items() if cells[e].source.strip() != section.cells[i].source.strip()]
     if not changed:
         print(f"Nothing to put back: {args.what} is as it was handed out in {path}.")
         return 0
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
             f"this would put {len(changed)} answers back: {', '.join(changed)}. Add --yes if you mean it."
         )
     for exercise in changed:
-        cells[exercise].source = section.cells[f"answer-{exercise}"].source
+        cells[exercise].source = section.cells[answers[exercise]].source
         for cell in notebook.cells:
             if grade_id(cell) in (exercise, f"answer-{exercise}") and cell.cell_type == "code":
                 cell.outputs, cell.execution_count = [], None
@@ -53,14 +53,16 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def answer_cell(notebook: NotebookNode, exercise: str, assignment: str) -> NotebookNode:
-    """The one answer cell of an exercise. Raises CourseError where it is missing, there twice, or no code."""
-    found = [cell for cell in notebook.cells if grade_id(cell) == f"answer-{exercise}"]
-    mend = f"First: python -m course_utils repair {assignment}"
+def answer_cell(notebook: NotebookNode, exercise: str, section: Section) -> NotebookNode:
+    """The one answer cell of an exercise. Raises CourseError where it is missing, there twice, or of another type."""
+    name = section.answers[exercise]
+    found = [cell for cell in notebook.cells if grade_id(cell) == name]
+    mend = f"First: python -m course_utils repair {section.assignment}"
     if not found:
         raise CourseError(f"the answer cell of {exercise} was deleted. {mend}")
     if len(found) > 1:
         raise CourseError(f"the answer cell of {exercise} is there {len(found)} times; which one is meant? {mend}")
-    if found[0].get("cell_type") != "code" or not isinstance(found[0].get("source"), str):
-        raise CourseError(f"the answer cell of {exercise} is no code cell any more. {mend}")
+    kind = section.cells[name].cell_type
+    if found[0].get("cell_type") != kind or not isinstance(found[0].get("source"), str):
+        raise CourseError(f"the answer cell of {exercise} is no {kind} cell any more. {mend}")
     return found[0]

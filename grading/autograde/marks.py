@@ -111,7 +111,8 @@ class Marks:
             return False
         if result.status != GRADED:
             return all(g.auto_score is None and g.needs_manual_grade for g in notebook.grades)
-        if any(g.auto_score is None or g.auto_score != result.points.get(g.name) for g in notebook.grades):
+        judged = [g for g in notebook.grades if g.cell.cell_type == "code"]  # the others' points come from a person
+        if any(g.auto_score is None or g.auto_score != result.points.get(g.name) for g in judged):
             return False
         try:
             return (self._autograded(result) / f"{result.notebook}.ipynb").read_text(encoding="utf-8") == result.text

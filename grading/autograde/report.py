@@ -76,6 +76,9 @@ def summary(results: list[Result], elsewhere: Iterable[str] = ()) -> str:
     lines.append(
         f"{len(graded)} graded, {len(rest)} not gradable, {len(flagged)} to look at; {seconds:.1f} s of grading in all"
     )
+    to_read = sum(len(r.to_read) for r in graded)
+    if to_read:
+        lines.append(f"Answers in words: {to_read}. A person gives their points, see docs/manual-grading.md.")
     if rest:
         lines.append("Not gradable is not 0: these have no mark. `make autograde ARGS=--resume` tries them again.")
     return "\n".join(lines)
@@ -84,7 +87,7 @@ def summary(results: list[Result], elsewhere: Iterable[str] = ()) -> str:
 def write_reports(results: list[Result], folder: Path) -> list[Path]:
     """Write ``summary.csv`` and ``flags.csv``; their places."""
     ordered = sorted(results, key=lambda r: (r.assignment, r.student))
-    table = [["student", "section", "state", "why", "points", "seconds", "machine", "to look at", "notes"]]
+    table = [["student", "section", "state", "why", "points", "seconds", "machine", "to look at", "to read", "notes"]]
     flags = [["student", "section", "what"]]
     for r in ordered:
         table.append(
@@ -97,6 +100,7 @@ def write_reports(results: list[Result], folder: Path) -> list[Path]:
                 round(r.seconds, 2),
                 r.where,
                 "; ".join(r.flags),
+                "; ".join(r.to_read),
                 "; ".join(r.notes),
             ]
         )

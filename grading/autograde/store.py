@@ -17,7 +17,7 @@ from grading.autograde.task import Result
 
 __all__ = ["Store", "key_of"]
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 def key_of(handed_in: HandedIn, reference: str) -> str:

@@ -20,8 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+from nbformat import NotebookNode
 from nbgrader.converters import Autograde
 from nbgrader.preprocessors import AssignLatePenalties, SaveAutoGrades
+from nbgrader.utils import determine_grade, is_grade, is_solution
 from traitlets.config import Config
 
 from course_utils.observe.compare import Verdict
@@ -93,6 +95,8 @@ class Result:
         The machine that graded it.
     run : str
         The run in which it was graded.
+    to_read : tuple of str
+        Answers in words, whose points a person gives.
     """
 
     student: str
@@ -109,6 +113,7 @@ class Result:
     seconds: float = 0.0
     where: str = ""
     run: str = ""
+    to_read: tuple[str, ...] = ()
 
     @classmethod
     def failed(cls, task: Task, why: object, **more: Any) -> Result:
@@ -121,7 +126,8 @@ class Result:
     @classmethod
     def from_plain(cls, data: dict[str, Any]) -> Result:
         """Raises TypeError or KeyError where the data is not a result's."""
-        return cls(**{**data, "notes": tuple(data["notes"]), "flags": tuple(data["flags"])})
+        texts = {name: tuple(data[name]) for name in ("notes", "flags", "to_read")}
+        return cls(**{**data, **texts})
 
 
 def grade(task: Task) -> Result:
@@ -182,7 +188,15 @@ def _grade(task: Task) -> Result:
         points={name: verdict.points for name, verdict in judge.seen.items()},
         notes=(*rescued.notes, *_remarks(judge)),
         flags=(*flags, *_unusual(judge)),
+        to_read=tuple(_to_read(nb)),
     )
+
+
+def _to_read(nb: NotebookNode) -> Iterator[str]:
+    """The answers that nbgrader finds no points for: those in words, unless their cell is as it was handed out."""
+    for cell in nb.cells:
+        if is_grade(cell) and is_solution(cell) and determine_grade(cell)[0] is None:
+            yield cell.metadata.nbgrader.grade_id
 
 
 def _preprocessors(config: Config) -> Iterator[Any]:

@@ -29,7 +29,7 @@ class Server:
     Attributes
     ----------
     folder : Path
-        Where its notebooks lie: copies of the released ones.
+        Where its notebooks lie.
     url, token : str
     """
 
@@ -41,7 +41,7 @@ class Server:
 
 
 @contextmanager
-def served(home: Path, limit: float = 120) -> Iterator[Server]:
+def served(home: Path, limit: float = 120, course: Path | None = None) -> Iterator[Server]:
     """Start JupyterLab as ``make lab`` does, on a free port and with settings of its own; it always ends.
 
     Parameters
@@ -50,17 +50,21 @@ def served(home: Path, limit: float = 120) -> Iterator[Server]:
         An empty folder for the notebooks, the settings and the learner's progress.
     limit : float
         Seconds until it must answer.
+    course : Path, optional
+        An instructor's course: the server is started in its root, as formgrader asks. By default copies of the released
+        notebooks are served.
 
     Raises
     ------
     RuntimeError
         If it does not start; with its last words.
     """
-    folder, runtime, token = home / "notebooks", home / "runtime", secrets.token_hex(16)
-    shutil.copytree(ROOT / "notebooks", folder, ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
+    folder, runtime, token = course or home / "notebooks", home / "runtime", secrets.token_hex(16)
+    if course is None:
+        shutil.copytree(ROOT / "notebooks", folder, ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
     environment = {
         **{key: value for key, value in os.environ.items() if not key.startswith(("JUPYTER", "NBGRADER"))},
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": str(course or ROOT),
         "COURSE_PROGRESS": str(home / "progress"),
         "IPYTHONDIR": str(home / "ipython"),
         "JUPYTER_CONFIG_DIR": str(home / "config"),
@@ -78,7 +82,7 @@ def served(home: Path, limit: float = 120) -> Iterator[Server]:
     log = home / "server.log"
     with log.open("w") as words:
         process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=words, stderr=subprocess.STDOUT, text=True
+            command, cwd=course or ROOT, env=environment, stdout=words, stderr=subprocess.STDOUT, text=True
         )
     try:
         yield Server(process, folder, _address(process, runtime, log, time.monotonic() + limit), token)

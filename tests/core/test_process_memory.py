@@ -82,7 +82,7 @@ def test_the_readings_do_not_follow_epochs_and_batches():
 
 @forks
 def test_watching_leaves_workers_a_hook_or_a_frozen_collector_behind():
-    own = len
+    own, frozen = len, gc.get_freeze_count()
     loader = DataLoader(
         Texts(texts(40)), batch_size=4, num_workers=2, multiprocessing_context="fork", worker_init_fn=None
     )
@@ -90,7 +90,7 @@ def test_watching_leaves_workers_a_hook_or_a_frozen_collector_behind():
         break
     gc.collect()
     assert loader.worker_init_fn is None and own is len
-    assert gc.get_freeze_count() == 0
+    assert gc.get_freeze_count() <= frozen, "Python 3.12 itself freezes some at its start"
     assert settled_children(10) == []
 
 

@@ -9,8 +9,10 @@ import nbformat
 import pytest
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_raw_cell
+from nbgrader.utils import compute_checksum, determine_grade
 
 from course_utils.student.cells import restore
+from grading.restore import Released, RestoreCells
 
 NAMES = ("first", "second", "third")
 
@@ -272,3 +274,67 @@ def test_surgery_on_a_notebook_loses_or_doubles_a_cell(seed):
         kept = [c.source for c in out]
         assert all(source in kept for source in written)
         assert_gradable(restore(copy.deepcopy(out), released_cells())[0])
+
+
+# ------------------------------------------------------------------------------------------------ answers in words
+STUB = "YOUR ANSWER HERE"
+
+
+def reflection(text: str) -> NotebookNode:
+    made = new_markdown_cell(text)
+    made.metadata["nbgrader"] = nbgrader("in_words", cell_type="markdown", grade=True, solution=True, points=2.0)
+    return made
+
+
+def in_words(*cells: NotebookNode) -> tuple[list[str], list[str]]:
+    """The texts of the graded cell, which is there once, and what was put right."""
+    out, notes = restore([*handed_out(), *cells], {**released_cells(), "in_words": reflection(STUB)})
+    return [c.source for c in out if c.metadata.get("nbgrader", {}).get("grade_id") == "in_words"], list(
+        map(str, notes)
+    )
+
+
+@pytest.mark.parametrize(
+    "texts, kept",
+    [
+        ((STUB, "mine"), "mine"),
+        (("mine", STUB), "mine"),
+        (("mine", "mine"), "mine"),
+        (("one", "", "two"), "one\n\ntwo"),
+        (("", STUB), STUB),
+    ],
+)
+def test_a_copied_reflection_hides_what_was_written_in_one_of_them(texts, kept):
+    sources, notes = in_words(*map(reflection, texts))
+    assert sources == [kept]
+    assert len(notes) == len(texts) - 1 and all("in_words is there twice" in note for note in notes)
+
+
+def test_an_emptied_reflection_is_taken_for_an_answer():
+    assert in_words(reflection("  \n")) == ([STUB], [])
+
+
+def test_a_reflection_that_became_code_is_lost():
+    cell = new_code_cell("mine", metadata=reflection("").metadata)
+    sources, notes = in_words(cell)
+    assert sources == ["mine"] and "turned into a code cell" in notes[0]
+
+
+def grade_of(cells: list[NotebookNode]) -> float | None:
+    """What nbgrader gives before a person has looked."""
+    model = reflection(STUB)
+    model.metadata.nbgrader["checksum"] = compute_checksum(model)
+    released = Released({**released_cells(), "in_words": model}, {})
+    names = {"released": released, "notebook": "x", "student": "ann"}
+    nb, _ = RestoreCells().preprocess(new_notebook(cells=cells), {"nbgrader": names})
+    (cell,) = [c for c in nb.cells if c.metadata.get("nbgrader", {}).get("grade_id") == "in_words"]
+    return determine_grade(cell)[0]
+
+
+def test_an_answer_in_words_gets_points_from_a_program_or_an_empty_one_waits_for_a_person():
+    assert grade_of([reflection("mine")]) is None
+    assert grade_of([reflection(STUB)]) == grade_of([reflection("")]) == 0
+
+
+def test_a_deleted_reflection_gets_0_although_its_text_may_stand_elsewhere():
+    assert grade_of([new_markdown_cell("My answer: a view describes.")]) is None

@@ -24,6 +24,7 @@ from grading.source import sections as sources
 
 SECTION = "01_tensor_costs"
 HANDED_OUT = ROOT / "notebooks" / SECTION / "tensor_costs.ipynb"
+REFLECTION = "reflection-storage_and_description"
 ANSWER = "def bgr_to_batch(images):\n    return images  # mine"
 
 
@@ -148,7 +149,34 @@ def test_an_untouched_file_has_faults(work, capsys):
     work.path.write_bytes(HANDED_OUT.read_bytes())
     status, text = says(capsys, "ready", work.path, "--no-run")
     assert status == 1 and "all there, each once" in text
-    assert text.count("[FAIL]") == 1, "one line for all that is not started"
+    assert text.count("[FAIL]") == 2, "one line for all that is not started, one for what is to be said in words"
+
+
+@pytest.mark.parametrize("text", ["YOUR ANSWER HERE", "", " \n", "YOUR ANSWER HERE\n"])
+def test_an_unwritten_reflection_is_handed_in_without_a_word(text, work, capsys):
+    with work.changed() as notebook:
+        work.cell(notebook, REFLECTION).source = text
+    status, said = says(capsys, "ready", work.path, "--no-run")
+    assert status == 1
+    assert f"[FAIL] {REFLECTION} not written yet; 2 points, given by a person" in said
+
+
+def test_a_written_reflection_is_called_missing_or_counted_as_an_exercise(work, capsys):
+    with work.changed() as notebook:
+        work.cell(notebook, REFLECTION).source = "A view describes, a storage holds."
+    said = says(capsys, "ready", work.path, "--no-run")[1]
+    assert f"[ ok ] {REFLECTION} written; a person gives its 2 points" in said
+    assert "1 of 17 written" in said
+    said = says(capsys, "reset", REFLECTION, "--notebook", work.path)[1]
+    assert f"Put back: {REFLECTION}" in said
+    assert work.cell(work.read(), REFLECTION).source == "YOUR ANSWER HERE"
+
+
+def test_progress_promises_points_that_only_a_person_gives(work, capsys):
+    *_, total, words = says(capsys, "progress", SECTION)[1].splitlines()
+    assert " ".join(total.split()) == "total 0 / 39"
+    assert " ".join(words.split()) == "in your own words a person reads it ? / 2"
+    assert says(capsys, "progress")[1].splitlines()[-1].split()[-1] == "10"
 
 
 def test_an_answer_that_was_checked_and_not_saved_is_called_undone_only(work, capsys):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from course_utils.observe.registry import all_exercises
+from course_utils.student.released import find
 from grading.bank import answers
 from grading.book.editions import executed, headings
 from grading.book.places import rows_of
@@ -47,3 +48,9 @@ def test_the_timing_of_the_notes_is_not_that_of_the_exercises(section, notes):
         assert int(row[3]) == sum(minutes[name] for name in own), row
     assert int(total[3]) == sum(minutes.values())
     assert int(total[2]) == sum(int(row[2]) for row in parts)
+
+
+def test_the_rubric_gives_other_points_than_the_question_promises(section, notes):
+    ((name, points),) = find(section.assignment).section.reflections.items()
+    assert f"`{name}`" in notes
+    assert sum(float(row[0]) for row in rows_of(notes, "points")) == points

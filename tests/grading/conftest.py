@@ -67,14 +67,15 @@ class Course:
         nbformat.write(copy.deepcopy(notebook), folder / name)
 
     def scores(self, assignment: str) -> dict[str, dict[str, float]]:
-        """Points by student and exercise, from the gradebook."""
+        """Points by student and exercise, from the gradebook. What a person has to read is left out."""
         from nbgrader.api import Gradebook
 
         table: dict[str, dict[str, float]] = {}
         with Gradebook(f"sqlite:///{self.root / 'grading' / 'gradebook.db'}") as gradebook:
             for submission in gradebook.assignment_submissions(assignment):
                 for notebook in submission.notebooks:
-                    table[submission.student.id] = {g.name: g.score for g in notebook.grades}
+                    judged = [g for g in notebook.grades if g.cell.cell_type == "code"]
+                    table[submission.student.id] = {g.name: g.score for g in judged}
         return table
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import os
 import shutil
@@ -26,6 +27,7 @@ from grading.settings import load_config
 
 STUDENTS = ("all_right", "duplicates_cells", "kernel_dies")
 LATE = "duplicates_cells"
+WRITER, REFLECTION = "all_right", "reflection-storage_and_description"  # the one who has answered it
 
 
 class Class(Course):
@@ -34,6 +36,11 @@ class Class(Course):
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         chosen = [s for s in submissions(self.released(SECTION)) if s.name in STUDENTS]
+        for submission in chosen:
+            if submission.name == WRITER:
+                submission.notebook = copy.deepcopy(submission.notebook)
+                cells = {c.metadata.get("nbgrader", {}).get("grade_id"): c for c in submission.notebook.cells}
+                cells[REFLECTION].source = "A view describes, a storage holds."
         self.handed_in: dict[str, Submission] = {s.name: s for s in chosen}
         for submission in chosen:
             self.submit(submission.name, SECTION, submission.notebook)
@@ -114,6 +121,35 @@ def test_a_second_run_executes_again_what_is_graded(group, graded):
     before = result.stat().st_mtime_ns
     assert group.autograde().returncode == 0
     assert result.stat().st_mtime_ns == before
+    assert group.held() == graded
+
+
+def test_an_answer_in_words_gets_points_from_the_program_or_an_empty_one_waits(group, graded):
+    held = {student: grades[REFLECTION] for student, (grades, *_) in graded.items()}
+    waits, empty = (None, None, 0, 2, True), (0, None, 0, 2, False)
+    assert held == {student: waits if student == WRITER else empty for student in STUDENTS}
+    with (group.root / "grading" / "summary.csv").open() as file:
+        assert {r["student"]: r["to read"] for r in csv.DictReader(file)} == {
+            student: REFLECTION if student == WRITER else "" for student in STUDENTS
+        }
+
+
+def test_grading_again_takes_away_what_a_person_gave_for_words(group, graded):
+    with group.gradebook() as gradebook:
+        grade = gradebook.find_grade(REFLECTION, "tensor_costs", SECTION, WRITER)
+        grade.manual_score, grade.needs_manual_grade = 1.5, False
+        gradebook.find_comment(REFLECTION, "tensor_costs", SECTION, WRITER).manual_comment = "And clone()?"
+        gradebook.db.commit()
+    assert group.autograde().returncode == 0
+    assert group.held()[WRITER][0][REFLECTION] == (None, 1.5, 1.5, 2, False), "looked at once is not enough"
+    again = group.autograde("--force", "--students", WRITER)
+    assert again.returncode == 0 and "Answers in words: 1." in again.stdout
+    assert group.held()[WRITER][0][REFLECTION] == (None, 1.5, 1.5, 2, True)
+    with group.gradebook() as gradebook:
+        grade = gradebook.find_grade(REFLECTION, "tensor_costs", SECTION, WRITER)
+        assert gradebook.find_comment(REFLECTION, "tensor_costs", SECTION, WRITER).comment == "And clone()?"
+        grade.manual_score = None
+        gradebook.db.commit()
     assert group.held() == graded
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import nbformat
 import pytest
@@ -47,7 +48,16 @@ def test_the_students_notebook_holds_no_answer(section):
     released = nbformat.reads(text, as_version=4)
     for cell in released.cells:
         if cell.metadata.get("nbgrader", {}).get("solution"):
-            assert "YOUR CODE HERE" in cell.source
+            assert "YOUR CODE HERE" in cell.source or cell.source == "YOUR ANSWER HERE"
+
+
+def test_a_section_asks_nothing_in_words_or_asks_without_saying_what_earns_the_points(section):
+    path = section.path.with_suffix("") / f"{section.name}.ipynb"
+    cells = nbformat.read(path, as_version=4).cells
+    (at,) = [i for i, c in enumerate(cells) if c.cell_type == "markdown" and "nbgrader" in c.metadata]
+    question, points = cells[at - 1].source, cells[at].metadata.nbgrader.points
+    assert f"*{points:g} points, given by a person who reads it" in question
+    assert sum(float(n) for n in re.findall(r"^\* ([\d.]+) points?: ", question, re.M)) == points
 
 
 def test_the_reference_edition_runs_top_to_bottom_without_stderr(section):
