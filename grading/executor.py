@@ -24,9 +24,9 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_output
 from nbgrader import utils
 from nbgrader.preprocessors import Execute
-from traitlets import Bool, Dict, Float
+from traitlets import Bool, Dict, Float, Unicode
 
-from course_utils.observe import card, message
+from course_utils.observe import card, message, seal
 from course_utils.observe.compare import Kind, Verdict
 from course_utils.observe.plain import MIME, SCORE_MIME
 from grading.judge import Judge, read_report
@@ -34,7 +34,9 @@ from grading.kernels.keeper import End
 from grading.kernels.manager import StudentKernel
 from grading.sandbox.settings import Sandbox
 
-__all__ = ["NotGradable", "ObserveAndJudge"]
+__all__ = ["LOOK", "NotGradable", "ObserveAndJudge"]
+
+LOOK = "look at "  # so begin the lines of the log that a person should follow
 
 _START_TRIES = 3
 _PAUSE = 2.0  # seconds before the second try; twice as long before each further one
@@ -42,10 +44,11 @@ _PAUSE = 2.0  # seconds before the second try; twice as long before each further
 _PRELUDE = (
     "import os as _os, sys as _sys\n"
     "_sys.path[:] = [p for p in _sys.path if p not in ('', _os.getcwd())] + [_os.getcwd()]\n"
-    "import course_utils.observe.agent\n"
-    "del _os, _sys, course_utils"
+    "from course_utils.observe.seal import arm as _arm\n"
+    "_arm()\n"
+    "del _os, _sys, _arm"
 )
-_ORDER = "__import__('course_utils.observe.agent', fromlist=['report']).report({id!r}, {seed}, {nonce!r}, globals())"
+_ORDER = "__import__('sys').audit({event!r}, {id!r}, {seed}, {nonce!r}, globals())"
 
 
 # What a kernel's keeper ended it for: name, message, reason. With the settings of the sandbox, and ``limit`` in seconds.
@@ -82,6 +85,7 @@ class ObserveAndJudge(Execute):
     # A cell whose time is up ends its kernel: an interrupt may be caught, and then every later cell waits as well.
     interrupt_on_timeout = Bool(False).tag(config=True)
     error_on_timeout = Dict(None, allow_none=True).tag(config=True)
+    skip_cells_with_tag = Unicode("\0")  # no tag: what a student has tagged runs here as it does in JupyterLab
     patience = Float(10.0, min=1, help="how many times its limit a cell may take on the wall").tag(config=True)
 
     def preprocess(
@@ -136,7 +140,7 @@ class ObserveAndJudge(Execute):
             try:
                 self._session.enter_context(self.setup_kernel())
                 self.wait_for_reply(self.kc.kernel_info())
-                self._run(new_code_cell(_PRELUDE), 0, self._sandbox.start_seconds)
+                self._key = self._seal()
                 return
             except (RuntimeError, OSError, CellTimeoutError) as error:
                 # An overloaded machine, not the student: the course's own code is all that has run.
@@ -145,6 +149,15 @@ class ObserveAndJudge(Execute):
                 if attempt == _START_TRIES - 1:
                     raise NotGradable(f"no kernel could be started: {error} {said.said if said else ''}") from error
                 time.sleep(_PAUSE * 2**attempt)
+
+    def _seal(self) -> bytes:
+        """Arm the seal, and take its key, before any code of the student's has run."""
+        prelude = new_code_cell(_PRELUDE)
+        self._run(prelude, 0, self._sandbox.start_seconds, keep_history=False)
+        for output in prelude.outputs:
+            if key := output.get("data", {}).get(seal.KEY_MIME):
+                return bytes.fromhex(key)
+        raise RuntimeError(f"the kernel could not be made ready: {prelude.outputs}")
 
     def _replay(self, nb: NotebookNode, upto: int, poison: set[int]) -> None:
         """A new kernel in the state of the old one: run the earlier cells again, without the checks."""
@@ -171,14 +184,14 @@ class ObserveAndJudge(Execute):
         if self._kernel is not None:
             self._kernel.remove_files()
 
-    def _run(self, cell: NotebookNode, index: int, seconds: float | None = None) -> None:
+    def _run(self, cell: NotebookNode, index: int, seconds: float | None = None, keep_history: bool = True) -> None:
         """Execute one cell; nbclient would put it into the notebook at ``index``, the real one stays there."""
         kept = self.nb.cells[index]
         self._weight = 0
         self._limit = self.timeout if seconds is None else seconds
         self._kernel.limit(self._limit, self.patience)
         try:
-            self.execute_cell(cell, index, store_history=True)
+            self.execute_cell(cell, index, store_history=keep_history)
         except CellTimeoutError:
             if not self._kernel.kept:
                 raise
@@ -227,7 +240,7 @@ class ObserveAndJudge(Execute):
     # ------------------------------------------------------------------------------------------ checks
     def _judge_cell(self, cell: NotebookNode, index: int, name: str, judge: Judge) -> None:
         nonce = secrets.token_hex(16)
-        order = new_code_cell(_ORDER.format(id=name, seed=judge.seed(name), nonce=nonce))
+        order = new_code_cell(_ORDER.format(event=seal.ORDER, id=name, seed=judge.seed(name), nonce=nonce))
         usual = self.timeout
         # The observation ends itself in time; the kernel is ended only where that fails.
         self.timeout = max(usual, int(judge.seconds(name)) + 30)
@@ -240,21 +253,23 @@ class ObserveAndJudge(Execute):
             report
             for output in order.outputs
             if output.get("output_type") == "display_data"
-            and (report := read_report(output.get("data", {}).get(MIME), nonce, name)) is not None
+            and (report := read_report(output.get("data", {}).get(MIME), nonce, name, self._key)) is not None
         ]
         if len(reports) == 1:
             verdict = judge.verdict(name, reports[0])
         elif reports:
-            verdict = judge.broken(
-                name, "TwoResults", "one check, several results", "something published a result of its own"
-            )
+            detail = "something asked for an observation of its own"
+            verdict = judge.broken(name, "TwoResults", "one check, several results", detail, suspect=True)
         else:
             failed = next((o for o in order.outputs if o.get("output_type") == "error"), None)
             what = f"{failed.ename}: {failed.evalue}"[:300] if failed else "the check did not report"
-            verdict = judge.broken(name, "NoReport", what, "something in the notebook keeps the check from running")
+            detail = "something in the notebook keeps the check from running"
+            verdict = judge.broken(name, "NoReport", what, detail, suspect=True)
         if verdict.kind is Kind.NOT_GRADABLE:
             # The machine's fault. Better no mark, and a person who looks, than a 0.
             raise NotGradable(f"{name} cannot be observed on this machine now: {verdict.detail}")
+        for flag in verdict.flags:
+            self.log.warning("%s%s: %s", LOOK, name, flag)
         self._write(cell, verdict)
 
     def _write(self, cell: NotebookNode, verdict: Verdict) -> None:
