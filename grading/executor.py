@@ -11,14 +11,16 @@ cells run again, and the rest is graded. What the machine could not do is no stu
 from __future__ import annotations
 
 import contextlib
+import json
 import secrets
 import signal
 import time
 from typing import Any
 
+import nbformat
 from jupyter_client.manager import KernelManager
 from nbclient.client import NotebookClient
-from nbclient.exceptions import CellTimeoutError, DeadKernelError
+from nbclient.exceptions import CellExecutionComplete, CellTimeoutError, DeadKernelError
 from nbconvert.exporters.exporter import ResourcesDict
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_output
@@ -39,6 +41,7 @@ __all__ = ["LOOK", "NotGradable", "ObserveAndJudge"]
 LOOK = "look at "  # so begin the lines of the log that a person should follow
 
 _START_TRIES = 3
+_PULSE = 10.0  # seconds that an empty cell may take
 _PAUSE = 2.0  # seconds before the second try; twice as long before each further one
 # The folder of a submission goes behind the installed packages: a file of it that is called numpy.py shadows nothing.
 _PRELUDE = (
@@ -48,7 +51,9 @@ _PRELUDE = (
     "_arm()\n"
     "del _os, _sys, _arm"
 )
-_ORDER = "__import__('sys').audit({event!r}, {id!r}, {seed}, {nonce!r}, globals())"
+# Without a name that a notebook may have taken for something else, such as ``globals``.
+_ORDER = "import sys as _course_sys\n_course_sys.audit({event!r}, {id!r}, {seed}, {nonce!r}, (lambda: 0).__globals__)"
+_LACKING = "from course_utils.observe.processes import shortage as _shortage\nprint(_shortage())\ndel _shortage"
 
 
 # What a kernel's keeper ended it for: name, message, reason. With the settings of the sandbox, and ``limit`` in seconds.
@@ -69,6 +74,10 @@ _MACHINE = {
 
 class NotGradable(RuntimeError):
     """This machine could not grade the submission now. No mark follows from it, least of all a 0; try again later."""
+
+
+class _Doubtful(NotGradable):
+    """The machine is short of something, or the notebook has used it up."""
 
 
 class ObserveAndJudge(Execute):
@@ -100,31 +109,45 @@ class ObserveAndJudge(Execute):
         self._session = contextlib.ExitStack()
         self._sandbox = Sandbox(parent=self)
         self._kernel: StudentKernel | None = None
-        poison: set[int] = set()  # cells that a kernel did not survive: they are not run again
+        self._poison: set[int] = set()  # cells that a kernel did not survive: they are not run again
+        self._verdicts: dict[int, Verdict] = {}
         try:
             self._start_kernel()
             for index, cell in enumerate(nb.cells):
-                if cell.cell_type != "code":
-                    continue
-                name = cell.metadata.get("nbgrader", {}).get("grade_id") if utils.is_grade(cell) else None
-                try:
-                    if name in judge:
-                        self._judge_cell(cell, index, name, judge)
-                    else:
-                        self._run(cell, index)
-                except (DeadKernelError, CellTimeoutError) as error:
-                    poison.add(index)
-                    what = self._what_happened(error)
-                    self.log.warning("cell %s: %s; going on in a new kernel", index, what[1])
-                    if name in judge:
-                        self._write(cell, judge.broken(name, *what))
-                    else:
-                        cell.outputs = [_error(what[1])]
-                    self._replay(nb, index, poison)
+                if cell.cell_type == "code":
+                    name = cell.metadata.get("nbgrader", {}).get("grade_id") if utils.is_grade(cell) else None
+                    self._grade_cell(index, name if name in judge else None, judge)
         finally:
             self._kill()
+        # Last of all: a message may still change an output of an earlier cell (``update_display_data``).
+        for index, verdict in self._verdicts.items():
+            self._write(nb.cells[index], verdict)
         self.set_widgets_metadata()
         return nb, resources
+
+    def _grade_cell(self, index: int, name: str | None, judge: Judge) -> None:
+        """Run one cell, or judge the exercise ``name``; what a kernel does not survive costs this cell alone."""
+        cell = self.nb.cells[index]
+        for again in (True, False):
+            try:
+                if name is None:
+                    self._run(cell, index)
+                    _clean(cell)
+                else:
+                    self._verdicts[index] = self._judge(cell, index, name, judge)
+                return
+            except (DeadKernelError, CellTimeoutError, _Doubtful) as error:
+                # What may be the machine's fault, or that of an earlier cell, gets a second try in a new kernel.
+                doubtful = again and isinstance(error, _Doubtful)
+                what = ("", str(error), "") if doubtful else self._what_happened(error)
+                self.log.warning("cell %s: %s; going on in a new kernel", index, what[1])
+                if not self._replay(index) and not doubtful and what[0] != "KernelDied":
+                    break
+        self._poison.add(index)
+        if name is None:
+            cell.outputs = [_error(what[1])]
+        else:
+            self._verdicts[index] = judge.broken(name, *what)
 
     # ------------------------------------------------------------------------------------------ kernels
     def create_kernel_manager(self) -> KernelManager:
@@ -159,22 +182,34 @@ class ObserveAndJudge(Execute):
                 return bytes.fromhex(key)
         raise RuntimeError(f"the kernel could not be made ready: {prelude.outputs}")
 
-    def _replay(self, nb: NotebookNode, upto: int, poison: set[int]) -> None:
-        """A new kernel in the state of the old one: run the earlier cells again, without the checks."""
+    def _replay(self, upto: int) -> bool:
+        """A new kernel in the state of the old one: run the earlier cells again, without the checks.
+
+        True where a cell was found that leaves a kernel dead or deaf behind: the fault was that one's.
+        """
+        found = False
+        while not self._replayed(upto):
+            found = True
+        return found
+
+    def _replayed(self, upto: int) -> bool:
         self._kill()
         self._start_kernel()
         for index in range(upto):
-            cell = nb.cells[index]
-            if cell.cell_type != "code" or utils.is_grade(cell) or index in poison:
+            cell = self.nb.cells[index]
+            if cell.cell_type != "code" or utils.is_grade(cell) or index in self._poison:
                 continue
             try:
                 self._run(new_code_cell(cell.source), index)
-            except (DeadKernelError, CellTimeoutError) as error:
-                # It survived the first time and not now. Do without it rather than for ever try again.
-                self._what_happened(error)
-                poison.add(index)
-                self._replay(nb, upto, poison)
-                return
+                self._run(new_code_cell("pass"), index, _PULSE)
+            except (DeadKernelError, CellTimeoutError, _Doubtful) as error:
+                # Do without it rather than for ever try again.
+                if not isinstance(error, _Doubtful):
+                    self._what_happened(error)
+                self.log.warning("cell %s is left out: the kernel does not go on after it", index)
+                self._poison.add(index)
+                return False
+        return True
 
     def _kill(self) -> None:
         """End the kernel whatever state it is in, and all that it has started; remove its files."""
@@ -192,12 +227,16 @@ class ObserveAndJudge(Execute):
         self._kernel.limit(self._limit, self.patience)
         try:
             self.execute_cell(cell, index, store_history=keep_history)
+        except DeadKernelError:
+            raise
         except CellTimeoutError:
             if not self._kernel.kept:
                 raise
             # The cell is done, and what it sent did not come: too much for the connection, or for the machine.
             self._alive()
             cell.outputs = [_error("its output was too much to be sent")]
+        except Exception as error:  # of nbclient's, over messages that the notebook has made up
+            raise _Doubtful(f"the kernel's messages cannot be read: {type(error).__name__}") from error
         finally:
             self.nb.cells[index] = kept
             self._kernel.limit(None)
@@ -208,7 +247,7 @@ class ObserveAndJudge(Execute):
         try:
             self.execute_cell(new_code_cell("pass"), 0)
         except CellTimeoutError as error:
-            raise NotGradable("the kernel's messages do not arrive: the machine is too busy") from error
+            raise _Doubtful("the kernel's messages do not arrive") from error
 
     def _get_timeout(self, cell: NotebookNode | None) -> float | None:
         """nbclient's limit on the wall; None where a keeper watches the kernel."""
@@ -220,13 +259,20 @@ class ObserveAndJudge(Execute):
             self._weight += _weight(msg["content"])
             if self._weight > self._sandbox.output << 20:
                 return None
-        return super().process_message(msg, cell, cell_index)
+        try:
+            return super().process_message(msg, cell, cell_index)
+        except CellExecutionComplete:
+            raise
+        except Exception:  # no message of a kernel's, but one that the notebook has made up
+            return None
 
     def _what_happened(self, error: Exception) -> tuple[str, str, str]:
         """Name, message and reason, as :meth:`Judge.broken` takes them.
 
         Raises NotGradable where it was the machine.
         """
+        if isinstance(error, _Doubtful):
+            return self._own_doing(error)
         end = self._kernel.end()
         cause = end.cause if end is not None else "time" if isinstance(error, CellTimeoutError) else ""
         settings = {**self._sandbox.trait_values(), "limit": self._limit or 0, "patience": self.patience}
@@ -237,8 +283,18 @@ class ObserveAndJudge(Execute):
         how = f" ({_status(end)})" if end is not None else ""
         return "KernelDied", f"the kernel died{how}", "the process crashed, called exit, or ran out of memory"
 
+    def _own_doing(self, doubt: _Doubtful) -> tuple[str, str, str]:
+        """As above, where a kernel without any of the student's code has what this one lacked."""
+        self._kill()
+        self._start_kernel()
+        look = new_code_cell(_LACKING)
+        self._run(look, 0, self._sandbox.start_seconds, keep_history=False)
+        if lacking := "".join(o.get("text", "") for o in look.outputs).strip():
+            raise NotGradable(lacking) from doubt
+        return "Shortage", str(doubt), "the notebook itself uses up what is needed here"
+
     # ------------------------------------------------------------------------------------------ checks
-    def _judge_cell(self, cell: NotebookNode, index: int, name: str, judge: Judge) -> None:
+    def _judge(self, cell: NotebookNode, index: int, name: str, judge: Judge) -> Verdict:
         nonce = secrets.token_hex(16)
         order = new_code_cell(_ORDER.format(event=seal.ORDER, id=name, seed=judge.seed(name), nonce=nonce))
         usual = self.timeout
@@ -248,7 +304,7 @@ class ObserveAndJudge(Execute):
             self._run(order, index)
         finally:
             self.timeout = usual
-        cell.execution_count = order.execution_count
+        cell.execution_count = order.execution_count if type(order.execution_count) is int else None
         reports = [
             report
             for output in order.outputs
@@ -266,11 +322,10 @@ class ObserveAndJudge(Execute):
             detail = "something in the notebook keeps the check from running"
             verdict = judge.broken(name, "NoReport", what, detail, suspect=True)
         if verdict.kind is Kind.NOT_GRADABLE:
-            # The machine's fault. Better no mark, and a person who looks, than a 0.
-            raise NotGradable(f"{name} cannot be observed on this machine now: {verdict.detail}")
+            raise _Doubtful(f"{name} cannot be observed: {verdict.detail}")
         for flag in verdict.flags:
             self.log.warning("%s%s: %s", LOOK, name, flag)
-        self._write(cell, verdict)
+        return verdict
 
     def _write(self, cell: NotebookNode, verdict: Verdict) -> None:
         """Card and points, as the only outputs of the cell."""
@@ -285,6 +340,18 @@ class ObserveAndJudge(Execute):
                 execution_count=cell.execution_count,
             ),
         ]
+
+
+def _clean(cell: NotebookNode) -> None:
+    """Take out what no notebook can hold: a notebook's code may send whatever it likes."""
+    if type(cell.execution_count) is not int:
+        cell.execution_count = None
+    for at, output in enumerate(cell.outputs):
+        try:
+            json.dumps(output, ensure_ascii=False).encode()  # half a letter cannot be written
+            nbformat.validate(output, ref="output", version=4, version_minor=5)
+        except (ValueError, TypeError, RecursionError, nbformat.ValidationError):
+            cell.outputs[at] = _error("this output is none that a notebook can hold")
 
 
 def _error(text: str) -> NotebookNode:

@@ -269,6 +269,21 @@ def doubled(x):
         },
     ),
     Attack(
+        "updates what was shown",
+        "the check's own outputs are replaced later, by the number that they were displayed under",
+        answers={
+            "doubled": """
+from IPython.display import display
+
+def doubled(x):
+    for _ in range(4):
+        display("2.0", display_id="mine")
+    return x
+"""
+        },
+        last="from IPython.display import update_display\nfor _ in range(3):\n    update_display(2.0, display_id='mine')",
+    ),
+    Attack(
         "NaN and huge results",
         "values that stock nbgrader takes for full marks",
         answers={
