@@ -65,5 +65,7 @@ c.Sandbox.memory = 4096  # all processes of one kernel together
 c.Sandbox.scratch = 1024  # the files that it writes
 
 # ------------------------------------------------------------------------------ feedback
-c.HTMLExporter.sanitize_html = True  # a student's HTML must not run scripts in another person's browser
+# A student's HTML must not run scripts in another person's browser: neither outputs nor, in the second line, text.
+c.HTMLExporter.sanitize_html = True
+c.HTMLExporter.filters = {"markdown2html": "grading.feedback.safe_markdown"}
 c.GenerateFeedback.preprocessors = [*stock(GenerateFeedback, "preprocessors"), CardStyle]

@@ -11,22 +11,24 @@ cells run again, and the rest is graded. What the machine could not do is no stu
 from __future__ import annotations
 
 import contextlib
+import json
 import secrets
 import signal
 import time
 from typing import Any
 
+import nbformat
 from jupyter_client.manager import KernelManager
 from nbclient.client import NotebookClient
-from nbclient.exceptions import CellTimeoutError, DeadKernelError
+from nbclient.exceptions import CellExecutionComplete, CellTimeoutError, DeadKernelError
 from nbconvert.exporters.exporter import ResourcesDict
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_output
 from nbgrader import utils
 from nbgrader.preprocessors import Execute
-from traitlets import Bool, Dict, Float
+from traitlets import Bool, Dict, Float, Unicode
 
-from course_utils.observe import card, message
+from course_utils.observe import card, message, seal
 from course_utils.observe.compare import Kind, Verdict
 from course_utils.observe.plain import MIME, SCORE_MIME
 from grading.judge import Judge, read_report
@@ -34,18 +36,24 @@ from grading.kernels.keeper import End
 from grading.kernels.manager import StudentKernel
 from grading.sandbox.settings import Sandbox
 
-__all__ = ["NotGradable", "ObserveAndJudge"]
+__all__ = ["LOOK", "NotGradable", "ObserveAndJudge"]
+
+LOOK = "look at "  # so begin the lines of the log that a person should follow
 
 _START_TRIES = 3
+_PULSE = 10.0  # seconds that an empty cell may take
 _PAUSE = 2.0  # seconds before the second try; twice as long before each further one
 # The folder of a submission goes behind the installed packages: a file of it that is called numpy.py shadows nothing.
 _PRELUDE = (
     "import os as _os, sys as _sys\n"
     "_sys.path[:] = [p for p in _sys.path if p not in ('', _os.getcwd())] + [_os.getcwd()]\n"
-    "import course_utils.observe.agent\n"
-    "del _os, _sys, course_utils"
+    "from course_utils.observe.seal import arm as _arm\n"
+    "_arm()\n"
+    "del _os, _sys, _arm"
 )
-_ORDER = "__import__('course_utils.observe.agent', fromlist=['report']).report({id!r}, {seed}, {nonce!r}, globals())"
+# Without a name that a notebook may have taken for something else, such as ``globals``.
+_ORDER = "import sys as _course_sys\n_course_sys.audit({event!r}, {id!r}, {seed}, {nonce!r}, (lambda: 0).__globals__)"
+_LACKING = "from course_utils.observe.processes import shortage as _shortage\nprint(_shortage())\ndel _shortage"
 
 
 # What a kernel's keeper ended it for: name, message, reason. With the settings of the sandbox, and ``limit`` in seconds.
@@ -68,6 +76,10 @@ class NotGradable(RuntimeError):
     """This machine could not grade the submission now. No mark follows from it, least of all a 0; try again later."""
 
 
+class _Doubtful(NotGradable):
+    """The machine is short of something, or the notebook has used it up."""
+
+
 class ObserveAndJudge(Execute):
     """Execute a submitted notebook, and judge its exercises.
 
@@ -82,6 +94,7 @@ class ObserveAndJudge(Execute):
     # A cell whose time is up ends its kernel: an interrupt may be caught, and then every later cell waits as well.
     interrupt_on_timeout = Bool(False).tag(config=True)
     error_on_timeout = Dict(None, allow_none=True).tag(config=True)
+    skip_cells_with_tag = Unicode("\0")  # no tag: what a student has tagged runs here as it does in JupyterLab
     patience = Float(10.0, min=1, help="how many times its limit a cell may take on the wall").tag(config=True)
 
     def preprocess(
@@ -96,31 +109,45 @@ class ObserveAndJudge(Execute):
         self._session = contextlib.ExitStack()
         self._sandbox = Sandbox(parent=self)
         self._kernel: StudentKernel | None = None
-        poison: set[int] = set()  # cells that a kernel did not survive: they are not run again
+        self._poison: set[int] = set()  # cells that a kernel did not survive: they are not run again
+        self._verdicts: dict[int, Verdict] = {}
         try:
             self._start_kernel()
             for index, cell in enumerate(nb.cells):
-                if cell.cell_type != "code":
-                    continue
-                name = cell.metadata.get("nbgrader", {}).get("grade_id") if utils.is_grade(cell) else None
-                try:
-                    if name in judge:
-                        self._judge_cell(cell, index, name, judge)
-                    else:
-                        self._run(cell, index)
-                except (DeadKernelError, CellTimeoutError) as error:
-                    poison.add(index)
-                    what = self._what_happened(error)
-                    self.log.warning("cell %s: %s; going on in a new kernel", index, what[1])
-                    if name in judge:
-                        self._write(cell, judge.broken(name, *what))
-                    else:
-                        cell.outputs = [_error(what[1])]
-                    self._replay(nb, index, poison)
+                if cell.cell_type == "code":
+                    name = cell.metadata.get("nbgrader", {}).get("grade_id") if utils.is_grade(cell) else None
+                    self._grade_cell(index, name if name in judge else None, judge)
         finally:
             self._kill()
+        # Last of all: a message may still change an output of an earlier cell (``update_display_data``).
+        for index, verdict in self._verdicts.items():
+            self._write(nb.cells[index], verdict)
         self.set_widgets_metadata()
         return nb, resources
+
+    def _grade_cell(self, index: int, name: str | None, judge: Judge) -> None:
+        """Run one cell, or judge the exercise ``name``; what a kernel does not survive costs this cell alone."""
+        cell = self.nb.cells[index]
+        for again in (True, False):
+            try:
+                if name is None:
+                    self._run(cell, index)
+                    _clean(cell)
+                else:
+                    self._verdicts[index] = self._judge(cell, index, name, judge)
+                return
+            except (DeadKernelError, CellTimeoutError, _Doubtful) as error:
+                # What may be the machine's fault, or that of an earlier cell, gets a second try in a new kernel.
+                doubtful = again and isinstance(error, _Doubtful)
+                what = ("", str(error), "") if doubtful else self._what_happened(error)
+                self.log.warning("cell %s: %s; going on in a new kernel", index, what[1])
+                if not self._replay(index) and not doubtful and what[0] != "KernelDied":
+                    break
+        self._poison.add(index)
+        if name is None:
+            cell.outputs = [_error(what[1])]
+        else:
+            self._verdicts[index] = judge.broken(name, *what)
 
     # ------------------------------------------------------------------------------------------ kernels
     def create_kernel_manager(self) -> KernelManager:
@@ -136,7 +163,7 @@ class ObserveAndJudge(Execute):
             try:
                 self._session.enter_context(self.setup_kernel())
                 self.wait_for_reply(self.kc.kernel_info())
-                self._run(new_code_cell(_PRELUDE), 0, self._sandbox.start_seconds)
+                self._key = self._seal()
                 return
             except (RuntimeError, OSError, CellTimeoutError) as error:
                 # An overloaded machine, not the student: the course's own code is all that has run.
@@ -146,22 +173,43 @@ class ObserveAndJudge(Execute):
                     raise NotGradable(f"no kernel could be started: {error} {said.said if said else ''}") from error
                 time.sleep(_PAUSE * 2**attempt)
 
-    def _replay(self, nb: NotebookNode, upto: int, poison: set[int]) -> None:
-        """A new kernel in the state of the old one: run the earlier cells again, without the checks."""
+    def _seal(self) -> bytes:
+        """Arm the seal, and take its key, before any code of the student's has run."""
+        prelude = new_code_cell(_PRELUDE)
+        self._run(prelude, 0, self._sandbox.start_seconds, keep_history=False)
+        for output in prelude.outputs:
+            if key := output.get("data", {}).get(seal.KEY_MIME):
+                return bytes.fromhex(key)
+        raise RuntimeError(f"the kernel could not be made ready: {prelude.outputs}")
+
+    def _replay(self, upto: int) -> bool:
+        """A new kernel in the state of the old one: run the earlier cells again, without the checks.
+
+        True where a cell was found that leaves a kernel dead or deaf behind: the fault was that one's.
+        """
+        found = False
+        while not self._replayed(upto):
+            found = True
+        return found
+
+    def _replayed(self, upto: int) -> bool:
         self._kill()
         self._start_kernel()
         for index in range(upto):
-            cell = nb.cells[index]
-            if cell.cell_type != "code" or utils.is_grade(cell) or index in poison:
+            cell = self.nb.cells[index]
+            if cell.cell_type != "code" or utils.is_grade(cell) or index in self._poison:
                 continue
             try:
                 self._run(new_code_cell(cell.source), index)
-            except (DeadKernelError, CellTimeoutError) as error:
-                # It survived the first time and not now. Do without it rather than for ever try again.
-                self._what_happened(error)
-                poison.add(index)
-                self._replay(nb, upto, poison)
-                return
+                self._run(new_code_cell("pass"), index, _PULSE)
+            except (DeadKernelError, CellTimeoutError, _Doubtful) as error:
+                # Do without it rather than for ever try again.
+                if not isinstance(error, _Doubtful):
+                    self._what_happened(error)
+                self.log.warning("cell %s is left out: the kernel does not go on after it", index)
+                self._poison.add(index)
+                return False
+        return True
 
     def _kill(self) -> None:
         """End the kernel whatever state it is in, and all that it has started; remove its files."""
@@ -171,20 +219,24 @@ class ObserveAndJudge(Execute):
         if self._kernel is not None:
             self._kernel.remove_files()
 
-    def _run(self, cell: NotebookNode, index: int, seconds: float | None = None) -> None:
+    def _run(self, cell: NotebookNode, index: int, seconds: float | None = None, keep_history: bool = True) -> None:
         """Execute one cell; nbclient would put it into the notebook at ``index``, the real one stays there."""
         kept = self.nb.cells[index]
         self._weight = 0
         self._limit = self.timeout if seconds is None else seconds
         self._kernel.limit(self._limit, self.patience)
         try:
-            self.execute_cell(cell, index, store_history=True)
+            self.execute_cell(cell, index, store_history=keep_history)
+        except DeadKernelError:
+            raise
         except CellTimeoutError:
             if not self._kernel.kept:
                 raise
             # The cell is done, and what it sent did not come: too much for the connection, or for the machine.
             self._alive()
             cell.outputs = [_error("its output was too much to be sent")]
+        except Exception as error:  # of nbclient's, over messages that the notebook has made up
+            raise _Doubtful(f"the kernel's messages cannot be read: {type(error).__name__}") from error
         finally:
             self.nb.cells[index] = kept
             self._kernel.limit(None)
@@ -195,7 +247,7 @@ class ObserveAndJudge(Execute):
         try:
             self.execute_cell(new_code_cell("pass"), 0)
         except CellTimeoutError as error:
-            raise NotGradable("the kernel's messages do not arrive: the machine is too busy") from error
+            raise _Doubtful("the kernel's messages do not arrive") from error
 
     def _get_timeout(self, cell: NotebookNode | None) -> float | None:
         """nbclient's limit on the wall; None where a keeper watches the kernel."""
@@ -207,13 +259,20 @@ class ObserveAndJudge(Execute):
             self._weight += _weight(msg["content"])
             if self._weight > self._sandbox.output << 20:
                 return None
-        return super().process_message(msg, cell, cell_index)
+        try:
+            return super().process_message(msg, cell, cell_index)
+        except CellExecutionComplete:
+            raise
+        except Exception:  # no message of a kernel's, but one that the notebook has made up
+            return None
 
     def _what_happened(self, error: Exception) -> tuple[str, str, str]:
         """Name, message and reason, as :meth:`Judge.broken` takes them.
 
         Raises NotGradable where it was the machine.
         """
+        if isinstance(error, _Doubtful):
+            return self._own_doing(error)
         end = self._kernel.end()
         cause = end.cause if end is not None else "time" if isinstance(error, CellTimeoutError) else ""
         settings = {**self._sandbox.trait_values(), "limit": self._limit or 0, "patience": self.patience}
@@ -224,10 +283,20 @@ class ObserveAndJudge(Execute):
         how = f" ({_status(end)})" if end is not None else ""
         return "KernelDied", f"the kernel died{how}", "the process crashed, called exit, or ran out of memory"
 
+    def _own_doing(self, doubt: _Doubtful) -> tuple[str, str, str]:
+        """As above, where a kernel without any of the student's code has what this one lacked."""
+        self._kill()
+        self._start_kernel()
+        look = new_code_cell(_LACKING)
+        self._run(look, 0, self._sandbox.start_seconds, keep_history=False)
+        if lacking := "".join(o.get("text", "") for o in look.outputs).strip():
+            raise NotGradable(lacking) from doubt
+        return "Shortage", str(doubt), "the notebook itself uses up what is needed here"
+
     # ------------------------------------------------------------------------------------------ checks
-    def _judge_cell(self, cell: NotebookNode, index: int, name: str, judge: Judge) -> None:
+    def _judge(self, cell: NotebookNode, index: int, name: str, judge: Judge) -> Verdict:
         nonce = secrets.token_hex(16)
-        order = new_code_cell(_ORDER.format(id=name, seed=judge.seed(name), nonce=nonce))
+        order = new_code_cell(_ORDER.format(event=seal.ORDER, id=name, seed=judge.seed(name), nonce=nonce))
         usual = self.timeout
         # The observation ends itself in time; the kernel is ended only where that fails.
         self.timeout = max(usual, int(judge.seconds(name)) + 30)
@@ -235,27 +304,28 @@ class ObserveAndJudge(Execute):
             self._run(order, index)
         finally:
             self.timeout = usual
-        cell.execution_count = order.execution_count
+        cell.execution_count = order.execution_count if type(order.execution_count) is int else None
         reports = [
             report
             for output in order.outputs
             if output.get("output_type") == "display_data"
-            and (report := read_report(output.get("data", {}).get(MIME), nonce, name)) is not None
+            and (report := read_report(output.get("data", {}).get(MIME), nonce, name, self._key)) is not None
         ]
         if len(reports) == 1:
             verdict = judge.verdict(name, reports[0])
         elif reports:
-            verdict = judge.broken(
-                name, "TwoResults", "one check, several results", "something published a result of its own"
-            )
+            detail = "something asked for an observation of its own"
+            verdict = judge.broken(name, "TwoResults", "one check, several results", detail, suspect=True)
         else:
             failed = next((o for o in order.outputs if o.get("output_type") == "error"), None)
             what = f"{failed.ename}: {failed.evalue}"[:300] if failed else "the check did not report"
-            verdict = judge.broken(name, "NoReport", what, "something in the notebook keeps the check from running")
+            detail = "something in the notebook keeps the check from running"
+            verdict = judge.broken(name, "NoReport", what, detail, suspect=True)
         if verdict.kind is Kind.NOT_GRADABLE:
-            # The machine's fault. Better no mark, and a person who looks, than a 0.
-            raise NotGradable(f"{name} cannot be observed on this machine now: {verdict.detail}")
-        self._write(cell, verdict)
+            raise _Doubtful(f"{name} cannot be observed: {verdict.detail}")
+        for flag in verdict.flags:
+            self.log.warning("%s%s: %s", LOOK, name, flag)
+        return verdict
 
     def _write(self, cell: NotebookNode, verdict: Verdict) -> None:
         """Card and points, as the only outputs of the cell."""
@@ -270,6 +340,18 @@ class ObserveAndJudge(Execute):
                 execution_count=cell.execution_count,
             ),
         ]
+
+
+def _clean(cell: NotebookNode) -> None:
+    """Take out what no notebook can hold: a notebook's code may send whatever it likes."""
+    if type(cell.execution_count) is not int:
+        cell.execution_count = None
+    for at, output in enumerate(cell.outputs):
+        try:
+            json.dumps(output, ensure_ascii=False).encode()  # half a letter cannot be written
+            nbformat.validate(output, ref="output", version=4, version_minor=5)
+        except (ValueError, TypeError, RecursionError, nbformat.ValidationError):
+            cell.outputs[at] = _error("this output is none that a notebook can hold")
 
 
 def _error(text: str) -> NotebookNode:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from course_utils.files import atomic_write_text
+from course_utils.observe import seal
 from course_utils.observe.compare import Behaviour, Ended, Kind, Verdict, compare
 from course_utils.observe.expected import from_plain, to_plain
 from grading.source import ROOT, Section, sections
@@ -70,18 +71,34 @@ class Report:
     ended: Ended | None
     remarks: tuple[str, ...] = ()
     missing: bool = False
+    tampered: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
 
 
-def read_report(text: Any, nonce: str, exercise_id: str) -> Report | None:
+def read_report(text: Any, nonce: str, exercise_id: str, key: bytes) -> Report | None:
     """Read a published report as plain data; None where it is not the one that was asked for.
 
-    Everything in it may be forged: types are checked, unknown keys ignored, texts shortened.
+    Parameters
+    ----------
+    text : Any
+        As published: JSON with the report as a text, ``body``, and its signature, ``mac``.
+    nonce : str
+        Of the order that it must answer.
+    exercise_id : str
+    key : bytes
+        Of the kernel's seal (see :mod:`course_utils.observe.seal`).
+
+    Types are checked, unknown keys ignored, texts shortened: an answer's own values are in it.
     """
     if not isinstance(text, str) or len(text) > MAX_REPORT:
         return None
     try:
-        data = json.loads(text)
-    except (ValueError, RecursionError):
+        outer = json.loads(text)
+        body, signature = outer["body"], outer["mac"]
+        if not secrets.compare_digest(ascii(signature), ascii(seal.mac(body, key))):
+            return None
+        data = json.loads(body)
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
         return None
     if not isinstance(data, dict) or not _shallow(data) or data.get("exercise") != exercise_id:
         return None
@@ -94,8 +111,23 @@ def read_report(text: Any, nonce: str, exercise_id: str) -> Report | None:
     if len(pairs) != len(facts):
         return None
     remarks = data.get("remarks")
-    lines = tuple(r[:300] for r in remarks[:5] if isinstance(r, str)) if isinstance(remarks, list) else ()
-    return Report(pairs, Ended.from_plain(data.get("ended")), lines, data.get("missing") is True)
+    found = data.get("seal")
+    found = found if isinstance(found, dict) else {}
+    return Report(
+        pairs,
+        Ended.from_plain(data.get("ended")),
+        _texts(remarks, 5),
+        data.get("missing") is True,
+        _texts(found.get("during"), 20),
+        (
+            *(f"{name} had been replaced; put back" for name in _texts(found.get("before"), 20)),
+            *(f"{name} was tried, and refused" for name in _texts(found.get("refused"), 20)),
+        ),
+    )
+
+
+def _texts(value: Any, most: int) -> tuple[str, ...]:
+    return tuple(text[:300] for text in value[:most] if isinstance(text, str)) if isinstance(value, list) else ()
 
 
 def _shallow(data: Any) -> bool:
@@ -163,15 +195,29 @@ class Judge:
     def verdict(self, exercise_id: str, report: Report) -> Verdict:
         """The points of a report, and why."""
         most = self.points(exercise_id)
-        if report.missing:
-            return Verdict(exercise_id, Kind.NAME_MISSING, 0.0, most)
-        verdict = compare(self.reference(exercise_id), report.facts, report.ended, most)
-        return Verdict(**{**vars(verdict), "remarks": report.remarks})
+        if report.tampered:
+            verdict = self.broken(
+                exercise_id,
+                "Tampered",
+                f"the check was changed while it ran: {report.tampered[0]}",
+                "the code of this exercise replaces parts of PyTorch, Python or the check",
+            )
+        elif report.missing:
+            verdict = Verdict(exercise_id, Kind.NAME_MISSING, 0.0, most)
+        else:
+            verdict = compare(self.reference(exercise_id), report.facts, report.ended, most)
+        flags = (*report.flags, *(f"{name} was replaced during the check" for name in report.tampered))
+        return Verdict(**{**vars(verdict), "remarks": report.remarks, "flags": flags})
 
-    def broken(self, exercise_id: str, error: str, message: str, detail: str = "") -> Verdict:
-        """The verdict where no facts came: the kernel died, the time was up, the check did not report."""
+    def broken(self, exercise_id: str, error: str, message: str, detail: str = "", suspect: bool = False) -> Verdict:
+        """The verdict where no facts came: the kernel died, the time was up, the check did not report.
+
+        ``suspect``: no honest notebook of this course has been seen to end so.
+        """
         ended = Ended("crashed", error, message)
-        return Verdict(exercise_id, Kind.CRASHED, 0.0, self.points(exercise_id), ended=ended, detail=detail)
+        flags = (f"{message}; {detail}",) if suspect else ()
+        most = self.points(exercise_id)
+        return Verdict(exercise_id, Kind.CRASHED, 0.0, most, ended=ended, detail=detail, flags=flags)
 
     # ------------------------------------------------------------------------------------------ the reference's run
     def _load(self) -> dict[str, dict[str, Any]]:

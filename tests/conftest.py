@@ -10,6 +10,8 @@ KERNEL = (
     "notebooks",
     "book",
     "grading",
+    "faults",
+    "attacks",
     "scale",
     "browser",
 )  # Jupyter kernels, rendered books, whole classes, browsers

@@ -99,7 +99,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What an answer earns, and why."""
+    """What an answer earns, and why. ``flags`` are for the instructor's eyes: what looks like an attempt on the grader."""
 
     exercise: str
     kind: Kind
@@ -109,6 +109,7 @@ class Verdict:
     ended: Ended | None = None
     remarks: tuple[str, ...] = ()
     detail: str = ""
+    flags: tuple[str, ...] = ()
 
     @property
     def score(self) -> float | None:

@@ -70,10 +70,11 @@ def describe(value: Any, device: torch.device | None = None, _depth: int = 0) ->
     if _is(value, torch.Tensor):
         place = "" if device is None or value.device.type == device.type else f" on {value.device.type}"
         layout = "" if value.layout == torch.strided else f" {_short(value.layout)}"
-        kind = "Tensor" if type(value) in (torch.Tensor, torch.nn.Parameter) else kind
+        kind = "Tensor" if type(value) in (torch.Tensor, torch.nn.Parameter) else _foreign(kind, "Tensor")
         return f"{kind} {_short(value.dtype)} {tuple(value.shape)}{layout}{place}"
     if _is(value, np.ndarray):
-        return f"ndarray {value.dtype} {value.shape}"
+        numpys = any(getattr(module, kind, None) is type(value) for module in (np, np.ma))
+        return f"{'ndarray' if numpys else _foreign(kind, 'ndarray')} {value.dtype} {value.shape}"
     if _is(value, np.generic):
         return f"numpy.{kind}"
     if _is(value, (list, tuple)):
@@ -89,6 +90,11 @@ def describe(value: Any, device: torch.device | None = None, _depth: int = 0) ->
     if _is(value, type):
         return f"the class {class_name(value, of_class=True)}"
     return kind
+
+
+def _foreign(kind: str, name: str) -> str:
+    """A subclass of the student's may answer questions as it likes: it must not pass for the class whose name it has."""
+    return f"subclass {kind}" if kind == name else kind
 
 
 def class_name(value: Any, of_class: bool = False) -> str:

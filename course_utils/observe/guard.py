@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch.nn.modules import module as module_hooks
 from torch.optim import optimizer as optimizer_hooks
+from torch.utils._device import DeviceContext
 
 from course_utils.compat import pop_saved_tensors_hooks, push_saved_tensors_hooks
 
@@ -179,6 +180,42 @@ def _saved_tensors_hooks(caught: Guarded) -> Iterator[None]:
             push_saved_tensors_hooks(*pair)
 
 
+def _is_the_courses(mode: Any) -> bool:
+    simgpu = sys.modules.get("course_utils.simgpu.mode")
+    return type(mode) is DeviceContext or (simgpu is not None and type(mode) is simgpu.SimulatedBackend)
+
+
+def _take_modes() -> list[tuple[Any, list[Any]]]:
+    """Leave every function and dispatch mode but the course's own; with each stack's push, the modes that were left."""
+    C = torch._C
+    taken = []
+    for length, pop, push in (
+        (C._len_torch_function_stack, C._pop_torch_function_stack, C._push_on_torch_function_stack),
+        (C._len_torch_dispatch_stack, lambda: C._pop_torch_dispatch_stack(None), C._push_on_torch_dispatch_stack),
+    ):
+        modes = [pop() for _ in range(length())][::-1]
+        for mode in filter(_is_the_courses, modes):
+            push(mode)
+        taken.append((push, [mode for mode in modes if not _is_the_courses(mode)]))
+    return taken
+
+
+@contextmanager
+def _modes(caught: Guarded) -> Iterator[None]:
+    """Run the block without the notebook's TorchFunctionMode or TorchDispatchMode: one left on would answer the check."""
+    before = _take_modes()
+    if any(modes for _, modes in before):
+        caught.remark("a function or dispatch mode is on in this notebook; the check set it aside. Leave its block.")
+    try:
+        yield
+    finally:
+        if any(modes for _, modes in _take_modes()):
+            caught.remark("your code left a function or dispatch mode switched on; the check switched it off.")
+        for push, modes in before:
+            for mode in modes:
+                push(mode)
+
+
 @contextmanager
 def _random_state() -> Iterator[None]:
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
@@ -299,6 +336,7 @@ def guard() -> Iterator[Guarded]:
             _hooks(caught),
             _saved_tensors_hooks(caught),
             _settings(caught),
+            _modes(caught),
             warnings.catch_warnings(record=True) as shown,
         ):
             warnings.simplefilter("default")

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell
 
-__all__ = ["Note", "by_hand", "grade_id", "new_cell", "restore", "tell_apart", "written"]
+__all__ = ["Note", "by_hand", "grade_id", "new_cell", "restore", "tell_apart", "valid_tags", "written"]
 
 
 class Note(NamedTuple):
@@ -89,12 +89,13 @@ def restore(submitted: list[NotebookNode], released: dict[str, NotebookNode]) ->
         as_released = locked or (by_hand(model) and not written(cell.source, model))
         fresh = new_cell(model.cell_type, model.source if as_released else cell.source, cell.get("id") or name)
         fresh.metadata = NotebookNode(model.metadata)
-        if not locked and (tags := _tags(cell)):
+        if not locked and (tags := valid_tags(cell.metadata.get("tags"))):
             fresh.metadata["tags"] = tags
         seen[name] = fresh
         out.append(fresh)
     _add_missing(out, released, seen, notes)
-    _move_late(out, released, notes)
+    _move_early(out, released, notes)
+    _move_late(out, released, seen, notes)
     tell_apart(out)
     return out, notes
 
@@ -115,7 +116,7 @@ def _readable(cell: NotebookNode) -> NotebookNode:
     cell["source"] = source if isinstance(source, str) else ""
     cell["metadata"] = metadata if isinstance(metadata, dict) else NotebookNode()
     if "tags" in cell.metadata:
-        cell.metadata["tags"] = _tags(cell)
+        cell.metadata["tags"] = valid_tags(cell.metadata["tags"])
     if cell.get("cell_type") not in ("code", "markdown"):
         cell["cell_type"] = "raw"
     if cell.cell_type == "code":
@@ -148,9 +149,10 @@ def grade_id(cell: NotebookNode) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def _tags(cell: NotebookNode) -> list[str]:
-    tags = cell.metadata.get("tags")
-    return list(dict.fromkeys(t for t in tags if isinstance(t, str))) if isinstance(tags, list) else []
+def valid_tags(tags: object) -> list[str]:
+    """Those tags that nbformat does not refuse, each once."""
+    kept = [t for t in tags if isinstance(t, str) and t and "," not in t] if isinstance(tags, list) else []
+    return list(dict.fromkeys(kept))
 
 
 def _plain(cell: NotebookNode) -> NotebookNode:
@@ -190,14 +192,36 @@ def _defines(code: str, name: str) -> bool:
     )
 
 
-def _move_late(out: list[NotebookNode], released: dict[str, NotebookNode], notes: list[Note]) -> None:
+def _move_early(out: list[NotebookNode], released: dict[str, NotebookNode], notes: list[Note]) -> None:
+    """Imports that stand behind an answer which was released behind them: move them before it."""
+    names = list(released)
+    for place, name in reversed(list(enumerate(names))):
+        marks = released[name].metadata.nbgrader
+        if released[name].cell_type != "code" or not marks.locked or marks.grade:
+            continue
+        at = next(i for i, c in enumerate(out) if grade_id(c) == name)
+        later = {n for n in names[place + 1 :] if released[n].metadata.nbgrader.solution}
+        first = min((i for i, c in enumerate(out) if grade_id(c) in later), default=at)
+        if first < at:
+            notes.append(Note(name, f"{name} stood behind what needs it", "it is moved before that"))
+            out.insert(first, out.pop(at))
+
+
+def _move_late(
+    out: list[NotebookNode], released: dict[str, NotebookNode], seen: Collection[str], notes: list[Note]
+) -> None:
     """A check that stands before its answer would look for a name that is not there yet: move it behind the answer."""
     for name, model in released.items():
         answer = f"answer-{name}"
         if not model.metadata.nbgrader.grade or answer not in released:
             continue
         at = next(i for i, c in enumerate(out) if grade_id(c) == name)
-        last = max(i for i, c in enumerate(out) if grade_id(c) == answer)
+        # Where its own cell is lost, the answer is any cell that defines the name.
+        last = max(
+            i
+            for i, c in enumerate(out)
+            if grade_id(c) == answer or (answer not in seen and c.cell_type == "code" and _defines(c.source, name))
+        )
         if at < last:
             notes.append(Note(name, f"{name} stood before its answer", "it is moved behind it"))
             out.insert(last, out.pop(at))

@@ -167,6 +167,8 @@ def _files(folder: Path, taken: Path | None, notes: list[str]) -> dict[str, byte
     files: dict[str, bytes] = {}
     size = 0
     for path in _plain_files(folder):
+        if path.suffix == ".py":
+            notes.append(f"{_shown(path, folder)} is left out: code belongs into the notebook")
         if path == taken or path.suffix == ".ipynb" or _ignored(path.name):
             continue
         data = _plain_bytes(path, MAX_FILE)

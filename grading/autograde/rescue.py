@@ -14,7 +14,7 @@ from typing import Any
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_raw_cell
 
-from course_utils.student.cells import tell_apart
+from course_utils.student.cells import tell_apart, valid_tags
 
 __all__ = ["Rescued", "printable", "rescue"]
 
@@ -59,6 +59,9 @@ def rescue(data: bytes | None) -> Rescued:
         return Rescued(new_notebook(), ("the notebook's file is empty",), True)
     notes: list[str] = []
     text = _decoded(data, notes)
+    if "\n<<<<<<<" in text:
+        text = _one_side(text)
+        notes.append("the file has the marks of a merge; of two versions the first is taken")
     try:
         whole = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -91,6 +94,22 @@ def _decoded(data: bytes, notes: list[str]) -> str:
         # Not errors="ignore": a letter that is lost must not join what stood apart.
         notes.append(f"the file is not UTF-8 from byte {error.start} on; such letters are replaced")
         return data.decode("utf-8", errors="replace")
+
+
+def _one_side(text: str) -> str:
+    """What git has left of two versions, as the first of them. No line of a notebook begins like these marks."""
+    kept, side = [], ""
+    for line in text.splitlines(keepends=True):
+        mark = line[:7]
+        if mark == "<<<<<<<":
+            side = "first"
+        elif side and mark in ("|||||||", "======="):
+            side = "second"
+        elif side and mark == ">>>>>>>":
+            side = ""
+        elif side != "second":
+            kept.append(line)
+    return "".join(kept)
 
 
 def _cells_of(whole: Any, notes: list[str]) -> list[Any]:
@@ -139,8 +158,7 @@ def _cell(raw: Any) -> NotebookNode | None:
     cell["id"] = raw["id"] if isinstance(raw.get("id"), str) and _ID.match(raw["id"]) else ""
     metadata = raw.get("metadata")
     if isinstance(metadata, dict):
-        tags = metadata.get("tags")
-        if isinstance(tags, list) and (tags := list(dict.fromkeys(t for t in tags if isinstance(t, str)))):
+        if tags := valid_tags(metadata.get("tags")):
             cell.metadata["tags"] = tags
         grade_id = metadata["nbgrader"].get("grade_id") if isinstance(metadata.get("nbgrader"), dict) else None
         if "nbgrader" in metadata:  # all that counts of it is the name; the rest comes from the gradebook

@@ -20,7 +20,11 @@ __all__ = ["suspicious"]
 _WORDS = {
     r"ast_transformers|input_transformers|set_custom_exc|displayhook|do_execute|run_cell\b|run_cell_async|execute_request"
     r"|user_ns|showtraceback|display_formatter|\bevents\.register|get_ipython\(\)\.kernel|kernel_app|comm_manager": "changes how IPython runs cells",
-    r"publish_display_data|facts\+json|\bnonce\b|observe\.agent|observe\.run|observe\.compare|find_exercise|_find_and_load": "reaches for the observer",
+    r"\bupdate_display\b|\bdisplay_id\b": "changes what was shown before",
+    r"publish_display_data|facts\+json|\bnonce\b|observe\.agent|observe\.run|observe\.compare|find_exercise|_find_and_load|__subclasses__"
+    r"|course_utils(?:\.|\s+import\s.*)\b(?:meter|observe|exercises|checking|scores)\b|MemoryMeter|_python_dispatch"
+    r"|_disable_current_modes|DisableTorchDispatch|ExcludeDispatchKey|_dispatch_mode|dispatch_library|library\.Library"
+    r"|__array_interface__": "reaches for the observer",
     r"gradebook|secret_salt|manual_score|grading\.judge|\bsolutions/|grading/|\.\./\.\.|/submitted\b|/autograded\b|sqlite3": "looks for the grader's files",
     r"\bsubprocess\b|os\.(?:system|popen|exec\w*|spawn\w*|posix_spawn)|\bpty\b|^\s*!|get_ipython\(\)\.system|%%(?:bash|sh|script)": "starts programs",
     r"os\.(?:kill|killpg|fork|abort|_exit|setsid)|signal\.(?:signal|SIGKILL)|PR_SET|faulthandler|\bsetrlimit": "handles processes",

@@ -30,6 +30,7 @@ from course_utils.observe.compare import Verdict
 from grading.autograde.intake import HandedIn
 from grading.autograde.rescue import printable, rescue
 from grading.autograde.suspicion import suspicious
+from grading.executor import LOOK
 from grading.judge import Judge, Report
 from grading.restore import Released
 
@@ -139,7 +140,9 @@ def grade(task: Task) -> Result:
         except Exception as error:  # whatever it is, it is no reason for a 0
             result = Result.failed(task, f"{type(error).__name__}: {error}")
     prefix = f"{task.student}, {task.notebook}: "
-    notes = dict.fromkeys([*task.handed_in.notes, *result.notes, *(printable(s.removeprefix(prefix)) for s in said)])
+    notes = dict.fromkeys(
+        [*task.handed_in.notes, *result.notes, *(printable(s.removeprefix(prefix)) for s in _but_flags(said))]
+    )
     return Result(
         **{
             **vars(result),
@@ -218,8 +221,8 @@ class _Witness(Judge):
         self.seen[exercise_id] = super().verdict(exercise_id, report)
         return self.seen[exercise_id]
 
-    def broken(self, exercise_id: str, error: str, message: str, detail: str = "") -> Verdict:
-        self.seen[exercise_id] = super().broken(exercise_id, error, message, detail)
+    def broken(self, exercise_id: str, *what: str, **more: Any) -> Verdict:
+        self.seen[exercise_id] = super().broken(exercise_id, *what, **more)
         return self.seen[exercise_id]
 
 
@@ -229,10 +232,18 @@ def _remarks(judge: _Witness) -> Iterator[str]:
 
 
 def _unusual(judge: _Witness) -> Iterator[str]:
-    """Checks that no honest notebook of this course has been seen to end with."""
+    """What the seal has noticed, and checks that no honest notebook of this course has been seen to end with."""
+    found: dict[str, list[str]] = {}
     for name, verdict in judge.seen.items():
-        if verdict.ended is not None and verdict.ended.error in ("TwoResults", "NoReport"):
-            yield printable(f"{name}: {verdict.ended.message}; {verdict.detail}")
+        for flag in verdict.flags:
+            found.setdefault(flag, []).append(name)
+    for flag, names in found.items():
+        yield printable(f"{flag}: {', '.join(names)}")
+
+
+def _but_flags(said: list[str]) -> list[str]:
+    """Without those lines of the executor that plain nbgrader logs and that have a place of their own here."""
+    return [line for line in said if not line.startswith(LOOK)]
 
 
 @contextmanager

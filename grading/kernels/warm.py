@@ -83,7 +83,10 @@ def run_kernel(order: Order) -> None:
         del sys.modules[name]
     _output_over_a_file(f"{order.inside}/output")
     from ipykernel.kernelapp import IPKernelApp
+    from ipykernel.zmqshell import ZMQInteractiveShell
 
+    # `exit()` ends a kernel a moment later, in the midst of a cell that can do nothing for it.
+    ZMQInteractiveShell.ask_exit = lambda shell: None
     sys.argv = ["ipykernel_launcher", *order.arguments]
     IPKernelApp.launch_instance(order.arguments)
 

@@ -1,4 +1,4 @@
-"""The agent in a student's kernel: it sends facts, whatever the answer was, and nothing that decides."""
+"""The agent in a student's kernel: it tells facts, whatever the answer was, and nothing that decides."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import json
 
 import pytest
 
-from course_utils.observe import agent, registry
-from course_utils.observe.plain import MIME
-from grading.judge import read_report
+from course_utils.observe import agent, registry, seal
+from grading.judge import Report, read_report
 
-NONCE = "0123456789abcdef"
+NONCE, KEY = "0123456789abcdef", b"a key for tests"
+
+
+def read(text: str) -> Report:
+    return read_report(json.dumps({"body": text, "mac": seal.mac(text, KEY)}), NONCE, "doubled", KEY)
 
 
 def observer(answer, case, see):
@@ -22,21 +25,16 @@ def observer(answer, case, see):
 
 @pytest.fixture
 def send(monkeypatch, trial):
-    published = []
     monkeypatch.setitem(registry._EXERCISES, "doubled", trial(observer, cases=1).exercise)
-    monkeypatch.setattr("IPython.display.publish_display_data", published.append)
 
     def report(**namespace):
-        published.clear()
-        agent.report("doubled", 5, NONCE, namespace)
-        (data,) = published
-        return data[MIME]
+        return json.dumps({"nonce": NONCE, "exercise": "doubled", **agent.report("doubled", 5, namespace)})
 
     return report
 
 
 def test_facts_do_not_come_through(send):
-    report = read_report(send(doubled=lambda n: 2 * n), NONCE, "doubled")
+    report = read(send(doubled=lambda n: 2 * n))
     assert [name for name, _ in report.facts] == ["type of the result", "value"]
     assert report.facts[0][1] == "int"
     assert (report.ended, report.remarks, report.missing) == (None, (), False)
@@ -49,8 +47,8 @@ def test_the_report_holds_tolerances_shares_or_advice(send):
 
 
 def test_a_missing_answer_is_not_reported_as_missing(send):
-    assert read_report(send(other=3), NONCE, "doubled").missing
-    assert not read_report(send(doubled=None), NONCE, "doubled").missing
+    assert read(send(other=3)).missing
+    assert not read(send(doubled=None)).missing
 
 
 @pytest.mark.parametrize(
@@ -61,14 +59,14 @@ def test_a_missing_answer_is_not_reported_as_missing(send):
 def test_an_odd_result_cannot_be_sent(value, send):
     text = send(doubled=lambda n: value)
     text.encode()
-    assert len(read_report(text, NONCE, "doubled").facts) == 2
+    assert len(read(text).facts) == 2
 
 
 def test_a_crash_is_not_reported(send):
     def doubled(n):
         raise ValueError("\ud800 " * 1000)
 
-    ended = read_report(send(doubled=doubled), NONCE, "doubled").ended
+    ended = read(send(doubled=doubled)).ended
     assert (ended.kind, ended.error) == ("crashed", "ValueError")
     assert len(ended.message) <= 300
 
@@ -77,7 +75,7 @@ def test_a_report_grows_beyond_its_limit(send, monkeypatch):
     monkeypatch.setattr(agent, "MAX_BYTES", 1000)
     text = send(doubled=lambda n: list(range(1000)))
     assert len(text) < 1000
-    report = read_report(text, NONCE, "doubled")
+    report = read(text)
     assert (report.facts, report.ended.error) == ([], "TooMuchData")
 
 
@@ -86,5 +84,5 @@ def test_what_the_answer_prints_passes_for_a_report(send, capsys):
         print(json.dumps({"nonce": NONCE, "exercise": "doubled", "facts": []}))
         return 2 * n
 
-    assert len(read_report(send(doubled=doubled), NONCE, "doubled").facts) == 2
+    assert len(read(send(doubled=doubled)).facts) == 2
     assert capsys.readouterr() == ("", "")

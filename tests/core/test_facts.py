@@ -363,3 +363,18 @@ def test_a_failing_call_is_not_told_from_one_that_is_not_written_yet():
     assert attempt(lambda: 3).value == 3
     with pytest.raises(NotImplementedError):
         attempt(later)
+
+
+@pytest.mark.parametrize(
+    ("base", "value"), [(torch.Tensor, torch.ones(2)), (np.ndarray, np.ones(2))], ids=["Tensor", "ndarray"]
+)
+def test_a_subclass_that_lies_passes_for_the_class_whose_name_it_has(base, value):
+    lying = type(base.__name__, (base,), {"__module__": base.__module__})
+    made = value.as_subclass(lying) if base is torch.Tensor else value.view(lying)
+    assert describe(made) != describe(value)
+    assert describe(made).startswith(f"subclass {base.__name__}")
+
+
+def test_an_array_of_numpys_own_kinds_is_another_form(tmp_path):
+    np.ones(3).tofile(tmp_path / "a")
+    assert describe(np.memmap(tmp_path / "a", np.float64, "r")) == "ndarray float64 (3,)"

@@ -15,7 +15,10 @@ import numpy as np
 import pytest
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from course_utils import simgpu
 from course_utils.observe.guard import _GLOBAL_HOOKS, MAX_OUTPUT, MAX_REMARKS, SETTINGS, guard
 
 
@@ -311,3 +314,47 @@ def test_a_guard_inside_a_guard_lets_something_out(capfd, settings):
     assert "below" in inner.remarks and "UserWarning: inside" in inner.remarks
     assert outer.remarks == ["UserWarning: outside"]
     assert capfd.readouterr() == ("", "")
+
+
+class Lies(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return True if func is torch.equal else func(*args, **(kwargs or {}))
+
+
+class Hides(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return torch.zeros(3) if "add" in str(func) else func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("mode", [Lies, Hides])
+def test_a_mode_left_on_in_the_notebook_answers_the_check(mode):
+    one, two = torch.ones(3), torch.full((3,), 2.0)
+    with mode():
+        seen = torch.equal(one, two), (one + one).tolist()
+        with guard() as caught:
+            inside = torch.equal(one, two), (one + one).tolist()
+        assert (torch.equal(one, two), (one + one).tolist()) == seen, "and the notebook has lost it"
+    assert inside == (False, [2.0, 2.0, 2.0])
+    assert "set it aside" in caught.remarks[0]
+    assert (torch.equal(one, two), (one + one).tolist()) == inside
+
+
+@pytest.mark.parametrize("mode", [Lies, Hides])
+def test_a_mode_that_an_answer_leaves_on_stays_on(mode):
+    with guard() as caught:
+        mode().__enter__()
+    assert not torch.equal(torch.ones(3), torch.zeros(3))
+    assert (torch.ones(3) + 1).tolist() == [2.0, 2.0, 2.0]
+    assert "switched it off" in caught.remarks[0]
+
+
+def test_the_guard_switches_a_default_device_or_the_simulated_gpu_off():
+    with torch.device("meta"), guard():
+        pass
+    device = simgpu.enable()
+    try:
+        with guard():
+            assert torch.ones(2, device=device).device.type == device.type
+        assert torch.ones(2, device=device).device.type == device.type
+    finally:
+        simgpu.disable()

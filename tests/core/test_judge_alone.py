@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from course_utils.devices import available_device
-from course_utils.observe import all_exercises, find_exercise
+from course_utils.observe import all_exercises, find_exercise, seal
 from course_utils.observe.compare import Kind
 from course_utils.observe.registry import public_seed
 from course_utils.observe.run import observe
@@ -23,12 +23,18 @@ from grading.references import load_references
 from grading.source import ROOT, Section
 
 SALT = b"a salt for tests only, long enough to be one"
-NONCE = "0123456789abcdef"
+NONCE, KEY = "0123456789abcdef", b"a key for tests"
 GOOD = {"nonce": NONCE, "exercise": "doubled", "facts": [["value", 6]], "ended": None, "remarks": [], "missing": False}
 
 
 def read(**changes):
-    return read_report(json.dumps({**GOOD, **changes}), NONCE, "doubled")
+    return take(json.dumps({**GOOD, **changes}))
+
+
+def take(body):
+    """Read a report whose signature is right."""
+    signature = seal.mac(body, KEY) if isinstance(body, str) else ""
+    return read_report(json.dumps({"body": body, "mac": signature}, default=str), NONCE, "doubled", KEY)
 
 
 # ------------------------------------------------------------------------------------------------ reports
@@ -86,7 +92,8 @@ def test_a_forged_report_is_taken(changes):
     ids=lambda t: str(t)[:12],
 )
 def test_a_text_that_is_no_report_raises(text):
-    assert read_report(text, NONCE, "doubled") is None
+    assert take(text) is None
+    assert read_report(text, NONCE, "doubled", KEY) is None
 
 
 @pytest.mark.parametrize(
@@ -119,8 +126,34 @@ def test_random_damage_to_a_report_raises():
         damaged = list(text)
         for _ in range(rng.randrange(1, 4)):
             damaged[rng.randrange(len(damaged))] = rng.choice('{}[]",:0eE-\\nu \x00x')
-        report = read_report("".join(damaged), NONCE, "doubled")
-        assert report is None or isinstance(report, Report)
+        for report in (take("".join(damaged)), read_report("".join(damaged), NONCE, "doubled", KEY)):
+            assert report is None or isinstance(report, Report)
+
+
+def test_a_report_without_the_right_signature_is_taken():
+    body = json.dumps(GOOD)
+    for mac in (
+        None,
+        "",
+        3,
+        [],
+        "\ud800",
+        seal.mac(body, b"another"),
+        seal.mac(body + " ", KEY),
+        seal.mac(body, KEY)[:-1],
+    ):
+        assert read_report(json.dumps({"body": body, "mac": mac}), NONCE, "doubled", KEY) is None
+    for body in (None, 3, [GOOD], GOOD):
+        assert read_report(json.dumps({"body": body, "mac": "0" * 32}), NONCE, "doubled", KEY) is None
+
+
+def test_an_instructor_does_not_hear_what_the_seal_has_noticed():
+    assert (read().tampered, read().flags) == ((), ())
+    noticed = read(seal={"before": ["torch.equal"], "during": ["meter"], "refused": ["tb_frame", 3]})
+    assert noticed.tampered == ("meter",)
+    assert [flag.split()[0] for flag in noticed.flags] == ["torch.equal", "tb_frame"]
+    for odd in (None, [], "x", {"before": "x", "during": 3, "refused": None}):
+        assert (read(seal=odd).tampered, read(seal=odd).flags) == ((), ())
 
 
 # ------------------------------------------------------------------------------------------------ seeds and salt
@@ -252,6 +285,9 @@ def test_the_judge_decides_otherwise_than_the_facts_say(toy_root):
     assert judge.verdict("doubled", Report([("v", 7)], None)).kind is Kind.WRONG_VALUE
     assert judge.verdict("doubled", Report([], None, missing=True)).kind is Kind.NAME_MISSING
     assert judge.verdict("doubled", Report([("v", 6)], None, missing=True)).points == 0.0
+    tampered = judge.verdict("doubled", Report([("v", 6)], None, tampered=("meter",), flags=("a flag",)))
+    assert (tampered.kind, tampered.points, tampered.ended.error) == (Kind.CRASHED, 0.0, "Tampered")
+    assert tampered.flags == ("a flag", "meter was replaced during the check")
     broken = judge.broken("doubled", "KernelDied", "the kernel died", "out of memory")
     assert (broken.kind, broken.points, broken.detail) == (Kind.CRASHED, 0.0, "out of memory")
 

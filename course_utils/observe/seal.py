@@ -1,0 +1,384 @@
+"""Keeps the observation out of the reach of the answer that is observed. Armed in a student's kernel before its first cell.
+
+Observer and answer share a process, so an answer could replace the observer, or send a report of its own. Therefore:
+
+* The order to observe comes as an audit event (PEP 578). Nothing in Python takes an audit hook out again, and no name
+  leads to it. Whoever replaces ``sys.audit``, the shell or its transformers keeps the order from arriving, and earns nothing.
+* Each report is signed with a key that is born in the hook's closure, and is told to the judge before student code runs.
+* What the observers rely on is compared with a snapshot before each observation and put back; what has changed *during*
+  an observation is told to the judge.
+* The ways to the hook's frames and closure (frames of others, the garbage collector's lists, another function's code) are
+  closed to code of the notebook. They all raise audit events, and the hook refuses them.
+
+What stays open is told in ``grading/README.md``.
+"""
+
+from __future__ import annotations
+
+import builtins
+import gc
+import importlib.util
+import json
+import os
+import pkgutil
+import site
+import sys
+import sysconfig
+from _blake2 import blake2b
+from collections.abc import Iterator
+from operator import is_
+from pathlib import Path
+from threading import get_ident
+from types import CodeType, FrameType, FunctionType, ModuleType, TracebackType
+from typing import Any
+
+__all__ = ["KEY_MIME", "ORDER", "arm", "mac"]
+
+ORDER = "pytorch_foundations.observe"  # the audit event that asks for an observation: exercise, seed, nonce, namespace
+OBJECTS = "pytorch_foundations.objects"
+KEY_MIME = "application/vnd.pytorch-foundations.key+json"
+MAX_NOTES = 20
+
+# What observers, recorder, meters and reports rely on. A name that ends in a dot stands for a package and all in it.
+WATCHED = (
+    "course_utils.",
+    *("builtins", "sys", "gc", "os", "json.", "weakref", "tracemalloc", "random", "signal", "tempfile", "logging"),
+    *(
+        "warnings",
+        "contextlib",
+        "base64",
+        "hashlib",
+        "copy",
+        "pickle",
+        "multiprocessing.",
+        "psutil.",
+        "cv2",
+        "threading",
+    ),
+    *("torch", "torch._C", "torch._tensor", "torch.functional", "torch.storage", "torch.random", "torch.serialization"),
+    *("torch.autograd.", "torch.nn.", "torch.optim.", "torch.utils.data.", "torch.utils.checkpoint", "torch.amp."),
+    *("torch.utils._python_dispatch", "torch.overrides", "torch.testing."),
+    *("numpy", "numpy.linalg", "numpy.random", "numpy.testing"),
+)
+OURS = "course_utils"
+# Modules of ours whose data decides, too. Elsewhere data may change: caches, counters, the simulated GPU's memory.
+DECIDES = ("course_utils.observe.", "course_utils.meter", "course_utils.exercises.")
+# What Python and IPython set anew for every cell.
+PASSING = {"input", "display", "get_ipython", "stdin", "stdout", "stderr", "displayhook", "excepthook", "last_value"}
+OF_CLASSES = {
+    "__dict__",
+    "__weakref__",
+    "__doc__",
+    "__abstractmethods__",
+    "_abc_impl",
+    "__annotations__",
+    "__slotnames__",
+}
+
+FRAMES = {"tb_frame", "gi_frame", "cr_frame", "ag_frame"}
+CODE = {"__code__", "__defaults__", "__kwdefaults__"}
+# Library modules that hand frames on, and how far above them the one who asked may stand.
+HAND_ON = {"/inspect.py": 4, "/traceback.py": 1, "/logging/__init__.py": 1, "/utils/frame.py": 3, "/bdb.py": 6}
+REFUSED = {
+    *("sys._getframe", "sys._current_frames", "sys._current_exceptions", "object.__getattr__", "object.__setattr__"),
+    *("gc.get_objects", "gc.get_referrers", "gc.get_referents", "sys.settrace", "sys.setprofile", "sys.addaudithook"),
+    *("sys.monitoring.register_callback", "compile", "code.__new__"),
+}
+
+
+def mac(body: str, key: bytes) -> str:
+    """The signature of a report: 32 hexadecimal digits."""
+    return blake2b(body.encode("utf-8", "surrogatepass"), key=key, digest_size=16).hexdigest()
+
+
+def arm() -> None:
+    """Seal this process, and publish the key under :data:`KEY_MIME`. Only code that runs later is kept out."""
+    for module in pkgutil.walk_packages(importlib.import_module(OURS).__path__, f"{OURS}."):
+        if module.name.startswith((f"{OURS}.exercises.", f"{OURS}.observe.")):
+            importlib.import_module(module.name)
+    # A copy of this module that no name leads to, with builtins of its own: patching this one changes nothing.
+    private = {"__name__": __name__, "__file__": __file__, "__builtins__": dict(vars(builtins))}
+    exec(__spec__.loader.get_code(__name__), private)
+    private["_arm"]()
+
+
+def _arm() -> None:
+    from IPython.display import publish_display_data
+
+    from course_utils.observe.agent import report
+    from course_utils.observe.plain import MIME
+
+    key = os.urandom(32)
+    encode = json.JSONEncoder().encode
+    notes: list[str] = []
+    busy: set[int] = set()  # threads that are inside the hook: its own events are not to be looked at
+    observing: set[int] = set()
+    hidden: set[int] = set()
+
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        if event == ORDER:
+            if observing:
+                notes.append("an order of the answer's own")
+            else:
+                observe(*args)
+        elif event == OBJECTS and not observing:
+            args[0].extend(thing for thing in get_objects(args[1]) if not is_hidden(thing))
+        elif (event in REFUSED or event == OBJECTS) and (me := get_ident()) not in busy:
+            busy.add(me)
+            try:
+                what = asked_by_notebook(event, args, sys._getframe(1))
+            finally:
+                busy.discard(me)
+            if what:
+                if what not in notes and len(notes) < MAX_NOTES:
+                    notes.append(what)
+                raise RuntimeError(f"{what} is closed while a notebook is graded")
+
+    def observe(exercise_id: str, seed: int, nonce: str, namespace: dict[str, Any]) -> None:
+        me = get_ident()
+        before = changes(me)
+        observing.add(me)
+        try:
+            plain = report(exercise_id, seed, namespace)
+        finally:
+            observing.discard(me)
+            during = changes(me)
+        seal = {"before": before[:MAX_NOTES], "during": during[:MAX_NOTES], "refused": notes[:]}
+        notes.clear()
+        body = encode({"nonce": nonce, "exercise": exercise_id, **plain, "seal": seal})
+        # As one text: values such as NaN are no valid JSON inside a Jupyter message.
+        publish_display_data(
+            {MIME: encode({"body": body, "mac": mac(body, key)}), "text/plain": f"{exercise_id}: observed"}
+        )
+
+    def changes(me: int) -> list[str]:
+        busy.add(me)
+        try:
+            sys.settrace(None)
+            sys.setprofile(None)
+            return snapshot.put_back()
+        finally:
+            busy.discard(me)
+
+    def is_hidden(thing: Any) -> bool:
+        return id(thing) in hidden or type(thing) in (FrameType, TracebackType)
+
+    def asked_by_notebook(event: str, args: tuple[Any, ...], frame: FrameType | None) -> str:
+        """The event in a few words where code of the notebook has caused it and may not; else an empty text."""
+        what, depth = event, 0
+        if event == OBJECTS:
+            return "gc.get_objects"
+        if event.startswith("object."):
+            what = str(args[1])
+            if what not in (FRAMES if event.endswith("getattr__") else CODE):
+                return ""
+            if what in CODE and id(args[0]) not in snapshot.functions:
+                return ""
+        elif event in ("compile", "code.__new__"):
+            if not str(args[1]).startswith(LIBRARIES):  # the name of its file would pass for that of a library
+                return ""
+        elif event.startswith("sys.set"):
+            depth = 8
+        if frame is not None:
+            file = frame.f_code.co_filename.replace(os.sep, "/")
+            depth = max(depth, *(steps for end, steps in HAND_ON.items() if file.endswith(end)), 0)
+        for _ in range(depth + 1):
+            if frame is None or frame.f_code.co_filename.startswith(HERE):
+                return ""
+            if not frame.f_code.co_filename.startswith(LIBRARIES):
+                return what
+            frame = frame.f_back
+        return what if observing and event.startswith("gc.") else ""
+
+    get_objects = gc.get_objects
+
+    def listed(generation=None):
+        ask(OBJECTS, found := [], generation)  # noqa: F821  (see ``names``: nothing of this module may be within its reach)
+        return found
+
+    # A census of living tensors is taught, so the list is to be had: without what belongs to the seal.
+    names = {"ask": sys.audit, "OBJECTS": OBJECTS, "__builtins__": {}}
+    gc.get_objects = FunctionType(listed.__code__, names, "get_objects", (None,))
+    snapshot = _Snapshot()
+    hook.__cantrace__ = True  # observers count a program's steps with sys.settrace
+    hidden.update(map(id, _belongings(hook)))
+    publish_display_data({KEY_MIME: key.hex(), "text/plain": "sealed"})
+    sys.addaudithook(hook)
+
+
+HERE = f"{Path(__file__).resolve().parents[1]}{os.sep}"
+TORCH = f"{Path(importlib.util.find_spec('torch').origin).parent}{os.sep}"
+LIBRARIES = (
+    HERE,
+    "<frozen",
+    *(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+    *(f"{folder}{os.sep}" for folder in (*site.getsitepackages(), site.getusersitepackages())),
+)
+
+
+def _belongings(thing: Any, found: dict[int, Any] | None = None) -> Iterator[Any]:
+    """The hook, what its closure holds, and this private module: what a list of all objects must not give away."""
+    seen = {} if found is None else found
+    if id(thing) in seen:
+        return
+    seen[id(thing)] = thing
+    yield thing
+    inner: list[Any] = []
+    if type(thing) is FunctionType and thing.__globals__ is globals():
+        inner = [thing.__globals__, thing.__closure__, *(thing.__closure__ or ())]
+        inner += [cell.cell_contents for cell in thing.__closure__ or ()]
+    elif type(thing) is _Snapshot:
+        inner = [vars(thing), *vars(thing).values()]
+    elif thing is globals():
+        inner = [v for v in thing.values() if type(v) is FunctionType or v is _Snapshot]
+    for other in inner:
+        yield from _belongings(other, seen)
+
+
+class _Snapshot:
+    """Modules, classes and functions as they were, by identity."""
+
+    def __init__(self) -> None:
+        self.modules: dict[str, ModuleType] = {}
+        self.owners: list[tuple[str, Any, tuple[str, ...], tuple[Any, ...], frozenset[str]]] = []
+        self.original: dict[int, dict[str, Any]] = {}
+        self.tables: list[tuple[str, Any, Any]] = []
+        self.cells: list[tuple[str, Any, Any]] = []
+        self.functions: set[int] = set()
+        self.builtins = dict(vars(builtins))
+        self.codes: set[int] = set()  # of the simulated GPU: its functions take the places of PyTorch's
+        seen: set[int] = set()
+        for name, module in list(sys.modules.items()):
+            if not isinstance(module, ModuleType) or not _is_watched(name):
+                continue
+            self.modules[name] = module
+            ours = name.startswith(OURS)
+            entries = {k: v for k, v in vars(module).items() if _decides(name, k, v)}
+            self._own(name, module, entries)
+            for key, value in entries.items():
+                if type(value) is FunctionType:
+                    self._function(f"{name}.{key}", value, ours)
+                elif isinstance(value, type) and id(value) not in seen and value.__module__ == name:
+                    seen.add(id(value))
+                    if not value.__flags__ & _IMMUTABLE:
+                        self._class(f"{name}.{key}", value, ours)
+            if name.startswith(DECIDES):
+                for key, value in vars(module).items():
+                    # What is empty now is there to be filled: a cache, a stack of open blocks.
+                    if type(value) in (dict, list) and value and not key.startswith("__"):
+                        self.tables.append((f"{name}.{key}", value, value.copy()))
+
+    def _own(self, label: str, owner: Any, entries: dict[str, Any]) -> None:
+        self.original[id(owner)] = entries
+        self.owners.append((label, owner, tuple(entries), tuple(entries.values()), frozenset(vars(owner))))
+
+    def _class(self, label: str, kind: type, ours: bool) -> None:
+        entries = {
+            k: v
+            for k, v in vars(kind).items()
+            if k not in OF_CLASSES and (ours or callable(v) or hasattr(v, "__get__"))
+        }
+        self._own(label, kind, entries)
+        for key, value in entries.items():
+            inner = getattr(value, "__func__", value)
+            if type(inner) is FunctionType:
+                self._function(f"{label}.{key}", inner, ours)
+
+    def _function(self, label: str, function: FunctionType, ours: bool) -> None:
+        self.functions.add(id(function))
+        if ours:
+            for cell in function.__closure__ or ():
+                self.cells.append((label, cell, cell.cell_contents))
+        if label.startswith(f"{OURS}.simgpu"):
+            self.codes.update(map(id, _codes(function.__code__)))
+
+    def put_back(self) -> list[str]:
+        """Undo every change, and return the names of what had changed."""
+        changed: list[str] = []
+        for name, module in self.modules.items():
+            if sys.modules.get(name) is not module:
+                sys.modules[name] = module
+                changed.append(name)
+        for label, owner, keys, values, known in self.owners:
+            now = vars(owner)
+            if not all(map(is_, map(now.get, keys), values)):
+                for key, value in zip(keys, values, strict=True):
+                    if not (now.get(key) is value or self._is_ours(now.get(key)) or _wraps(now.get(key), value)):
+                        _set(owner, key, value)
+                        changed.append(f"{label}.{key}")
+            for key in now.keys() - known:
+                if _shadows(owner, key) and not (self._is_ours(now[key]) or self._hides_nothing(owner, key, now[key])):
+                    type.__delattr__(owner, key) if isinstance(owner, type) else vars(owner).pop(key)
+                    changed.append(f"{label}.{key}")
+        for label, table, before in self.tables:
+            if type(table) is list:
+                if len(table) != len(before) or not all(map(is_, table, before)):
+                    table[:] = before
+                    changed.append(label)
+            elif not all(map(is_, map(table.get, before), before.values())):
+                table.update(before)
+                changed.append(label)
+        for label, cell, before in self.cells:
+            if cell.cell_contents is not before:
+                cell.cell_contents = before
+                changed.append(label)
+        return changed
+
+    def _hides_nothing(self, owner: Any, name: str, value: Any) -> bool:
+        """``np.float = float``, which old code needs, or a wrapper of PyTorch's around what a base class has."""
+        if isinstance(owner, type):
+            return any(_wraps(value, self.original.get(id(base), {}).get(name, self)) for base in owner.__mro__[1:])
+        return self.builtins.get(name) is value
+
+    def _is_ours(self, value: Any) -> bool:
+        return id(getattr(getattr(value, "__func__", value), "__code__", None)) in self.codes
+
+
+_IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE: nobody can set an attribute of such a class
+
+
+def _is_watched(name: str) -> bool:
+    return any(name == w.rstrip(".") or (w.endswith(".") and name.startswith(w)) for w in WATCHED)
+
+
+def _decides(module: str, name: str, value: Any) -> bool:
+    if name in PASSING or (name.startswith("__") and name != "__import__"):
+        return False
+    return callable(value) or isinstance(value, ModuleType) or (module.startswith(DECIDES) and type(value) in _PLAIN)
+
+
+_PLAIN = (str, int, float, bool, tuple, frozenset)
+
+
+def _set(owner: Any, name: str, value: Any) -> None:
+    type.__setattr__(owner, name, value) if isinstance(owner, type) else vars(owner).__setitem__(name, value)
+
+
+def _shadows(owner: Any, name: str) -> bool:
+    """Would this new name be found in place of one that has always been there?"""
+    if isinstance(owner, type):
+        # On a class of ours it may also stand before what its objects hold.
+        ours = owner.__module__.startswith(OURS)
+        return name not in OF_CLASSES and (ours or any(name in vars(base) for base in owner.__mro__[1:]))
+    return owner is not builtins and hasattr(builtins, name) and not name.startswith("__")
+
+
+def _wraps(value: Any, inner: Any) -> bool:
+    """Is this a function of PyTorch's that calls ``inner``, and nothing of the notebook's?
+
+    PyTorch replaces functions of its own: an optimizer's ``step`` when the first one is made, more at the first ``compile``.
+    """
+    if value is inner:
+        return True
+    if type(value) is not FunctionType or not value.__code__.co_filename.startswith(TORCH):
+        return False
+    held = [cell.cell_contents for cell in value.__closure__ or ()]
+    functions = [thing for thing in held if type(thing) is FunctionType]
+    return all(f.__code__.co_filename.startswith(LIBRARIES) for f in functions) and any(_wraps(f, inner) for f in held)
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)

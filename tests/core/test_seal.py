@@ -1,0 +1,207 @@
+"""The seal, in a process of its own: it cannot be taken off again."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from course_utils.observe import seal
+from grading.judge import Report, read_report
+
+ROOT = Path(__file__).resolve().parents[2]
+START = """
+import json, sys
+import IPython.display
+import torch
+from course_utils.observe import registry, seal
+from course_utils.observe.registry import Exercise
+
+sent = []
+IPython.display.publish_display_data = sent.append
+
+def observer(answer, case, see):
+    n = case.integer(3, 9)
+    with see.memory() as used:
+        tensor = answer(n)
+    see("value", tensor)
+    see("bytes", used.peak, at_most=True)
+
+registry._EXERCISES["tried"] = Exercise("tried", "none", 1.0, 1, 1, 1, (), observer, "")
+seal.arm()
+KEY = sent.pop()[seal.KEY_MIME]
+"""
+# As a cell of a notebook: the file is nobody's library.
+CELL = "exec(compile({code!r}, '/tmp/ipykernel_1/1.py', 'exec'), globals())"
+END = """
+for name in ("tried", "tried"):
+    sys.audit(seal.ORDER, name, 5, "nonce", globals())
+print(json.dumps([KEY, [data["application/vnd.pytorch-foundations.facts+json"] for data in sent]]))
+"""
+ANSWER = """
+import torch
+
+def tried(n):
+    return torch.ones(n) + torch.ones(n)
+"""
+
+
+def sealed(*cells: str) -> tuple[str, list[Report]]:
+    """What two orders report after the cells have run, and what they printed."""
+    code = "\n".join([START, *(CELL.format(code=textwrap.dedent(c)) for c in (ANSWER, *cells)), END])
+    run = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    *said, last = run.stdout.splitlines()
+    key, texts = json.loads(last)
+    reports = [read_report(text, "nonce", "tried", bytes.fromhex(key)) for text in texts]
+    assert None not in reports
+    return "\n".join(said), reports
+
+
+@pytest.fixture(scope="module")
+def honest() -> list[tuple[str, object]]:
+    _, (first, second) = sealed()
+    assert (first.flags, first.tampered) == (second.flags, second.tampered) == ((), ())
+    assert first.facts == second.facts
+    return first.facts
+
+
+def test_what_was_replaced_before_an_observation_decides(honest):
+    _, reports = sealed(
+        """
+        import builtins, sys
+        import course_utils.observe.facts as facts, course_utils.observe.run as run
+        from course_utils import meter
+        from course_utils.observe import registry
+        torch.ones = torch.Tensor.__add__ = lambda *a: 3
+        meter.MemoryMeter._meet = facts.See.__call__ = run.observe = lambda *a, **k: None
+        meter.max = builtins.max = lambda *a, **k: 0
+        run.guard.__closure__[0].cell_contents = None
+        registry._EXERCISES["tried"] = None
+        sys.modules["course_utils.observe.run"] = sys
+        """
+    )
+    assert [r.facts for r in reports] == [honest, honest]
+    assert len(reports[0].flags) >= 9
+    assert reports[1].flags == ()
+    assert not any(r.tampered for r in reports)
+
+
+def test_what_an_answer_replaces_during_its_observation_stays_unnoticed():
+    _, reports = sealed(
+        """
+        def tried(n):
+            from course_utils import meter
+            meter.MemoryMeter._meet = lambda *a, **k: None
+            return torch.ones(n) + torch.ones(n)
+        """
+    )
+    assert [r.tampered for r in reports] == [("course_utils.meter.MemoryMeter._meet",)] * 2
+
+
+WAYS = [
+    "sys._getframe()",
+    "inspect.currentframe()",
+    "inspect.stack()",
+    "logging.currentframe()",
+    "list(traceback.walk_stack(None))",
+    "caught.__traceback__.tb_frame",
+    "list(traceback.walk_tb(caught.__traceback__))",
+    "(i for i in ()).gi_frame",
+    "sys._current_frames()",
+    "gc.get_referrers(sys)",
+    "gc.get_referents(caught.__traceback__)",
+    "sys.settrace(print)",
+    "sys.setprofile(print)",
+    "bdb.Bdb().set_trace()",
+    "compile('1', torch.__file__, 'exec')",
+    "(lambda: 0).__code__.replace(co_filename=torch.__file__)",
+    "setattr(facts.See.__call__, '__code__', (lambda: 0).__code__)",
+]
+
+
+def test_code_of_the_notebook_gets_at_frames_or_at_the_collector():
+    said, reports = sealed(
+        f"""
+        import bdb, gc, inspect, logging, sys, traceback
+        from course_utils.observe import facts
+        try:
+            1 / 0
+        except ZeroDivisionError as error:
+            caught = error
+        for way in {WAYS!r}:
+            try:
+                eval(compile(way, "/tmp/ipykernel_1/2.py", "eval"))
+                print(way)
+            except RuntimeError as error:
+                assert "closed while a notebook is graded" in str(error)
+        """
+    )
+    assert said == ""
+    assert "tb_frame was tried, and refused" in reports[0].flags
+
+
+def test_honest_code_is_refused(honest):
+    said, reports = sealed(
+        """
+        import collections, dataclasses, enum, gc, inspect, logging, traceback, typing, warnings
+        collections.namedtuple("P", "x y")
+        dataclasses.make_dataclass("D", ["x"])
+        enum.Enum("E", "A B")
+        logging.getLogger("mine").warning("a record")
+        warnings.warn("a warning")
+        try:
+            1 / 0
+        except ZeroDivisionError:
+            traceback.format_exc()
+        inspect.signature(tried), inspect.getsource(torch.nn.Linear), inspect.getmembers(tried)
+        compile("1", "<mine>", "eval")
+        print(any(type(thing) is torch.Tensor for thing in [*gc.get_objects(), *gc.get_objects(2), torch.ones(1)]))
+        torch.set_default_dtype(torch.float32)
+        """
+    )
+    assert said == "True"
+    assert [(r.facts, r.flags, r.tampered) for r in reports] == [(honest, (), ())] * 2
+
+
+def test_the_list_of_all_objects_leads_to_the_key():
+    said, _ = sealed(
+        """
+        import gc
+        from types import FrameType, FunctionType
+        for thing in gc.get_objects():
+            assert not isinstance(thing, FrameType)
+            if isinstance(thing, FunctionType):
+                for cell in thing.__closure__ or ():
+                    try:
+                        value = cell.cell_contents
+                    except ValueError:
+                        continue
+                    if isinstance(value, bytes) and value.hex() == KEY:
+                        print("found")
+            if isinstance(thing, (list, tuple, dict)) and len(thing) < 1000:
+                values = thing.values() if isinstance(thing, dict) else thing
+                if any(isinstance(v, bytes) and v.hex() == KEY for v in list(values)):
+                    print("found")
+        """
+    )
+    assert said == ""
+
+
+def test_a_signature_does_not_depend_on_the_key_and_on_every_character():
+    macs = {seal.mac(body, key) for body in ("a", "b", "a ", "\ud800") for key in (b"1", b"2")}
+    assert len(macs) == 8
+    assert {len(m) for m in macs} == {32}
