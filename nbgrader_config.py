@@ -38,7 +38,8 @@ c.CourseDirectory.source_with_tests_directory = "grading/source_with_tests"
 c.CourseDirectory.db_url = "sqlite:///" + os.path.join(root, "grading", "gradebook.db") + "?timeout=60"
 # Files beside a notebook are published with it: never a source, never a cache.
 c.CourseDirectory.ignore = list(IGNORED)
-c.Exchange.root = os.path.join(root, "grading", "exchange")
+# On a hub a folder outside of the course that everybody reaches: docs/jupyterhub.md.
+c.Exchange.root = os.environ.get("COURSE_EXCHANGE") or os.path.join(root, "grading", "exchange")
 os.makedirs(c.Exchange.root, exist_ok=True)  # JupyterLab's assignment list complains where it is missing
 
 # ------------------------------------------------------------------------------ release: nbgrader strips the answers

@@ -10,12 +10,25 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch._C import _autograd
 from torch.autograd.graph import saved_tensors_hooks
 
-__all__ = ["pop_saved_tensors_hooks", "push_saved_tensors_hooks", "remember_saved_tensors_hooks"]
+__all__ = ["default_device", "pop_saved_tensors_hooks", "push_saved_tensors_hooks", "remember_saved_tensors_hooks"]
 
 Pair = tuple[Callable[..., Any], Callable[..., Any]]
+
+
+# ------------------------------------------------------------------------------------------------ default device
+def default_device() -> torch.device:
+    """The device of new tensors.
+
+    In PyTorch 2.9 `torch.get_default_device()` fails after `torch.set_default_device(None)`. Other logic: a new tensor is asked.
+    """
+    try:
+        return torch.get_default_device()
+    except AttributeError:
+        return torch.empty(0).device
 
 
 # ------------------------------------------------------------------------------------------------ saved-tensors hooks

@@ -36,7 +36,7 @@ from course_utils.observe.plain import Spec
 from course_utils.observe.registry import Exercise, all_exercises, public_seed
 from course_utils.student.released import RELEASED, released_text
 from grading.references import load_references
-from grading.source import ROOT, Section, SourceError, sections
+from grading.source import ROOT, WRITE_HERE, Section, SourceError, sections
 
 __all__ = ["build", "execute", "expected_text", "release_text", "source_notebook"]
 
@@ -110,7 +110,7 @@ def _reflection_cell(
         asked[name] = points
         cell.source = (
             f"## In your own words\n\n*{points:g} points, given by a person who reads it · 3 to 5 sentences*\n\n"
-            f"{cell.source.strip()}\n\nDouble-click the cell below and write over its text."
+            f"{cell.source.strip()}\n\n{WRITE_HERE}"
         )
     return cell
 

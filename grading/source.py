@@ -18,10 +18,11 @@ from pathlib import Path
 import jupytext
 from nbformat import NotebookNode
 
-__all__ = ["ROOT", "SOLUTIONS", "Section", "SourceError", "sections"]
+__all__ = ["ROOT", "SOLUTIONS", "WRITE_HERE", "Section", "SourceError", "sections"]
 
 ROOT = Path(__file__).resolve().parents[1]
 SOLUTIONS = ROOT / "solutions"
+WRITE_HERE = "Double-click the cell below and write over its text."  # under a question to be answered in words
 _NAME = re.compile(r"^(\d\d)_([a-z][a-z0-9_]*)$")
 
 

@@ -1,6 +1,7 @@
 """Which versions of Python and PyTorch the course works with, found by running it: `make matrix`.
 
     python tests/matrix.py --torch 2.6.0 --python 3.12      one pair
+    python tests/matrix.py --quick                          the machinery, the simulated GPU, the answers of two sections
     python tests/matrix.py                                  every pair of PAIRS, one after the other
 
 Each pair gets an environment of its own in a temporary folder, removed at once afterwards: torch and torchvision of the
@@ -11,6 +12,7 @@ needs 10 GB of disk for each pair on Linux. Needs uv; runs on the standard libra
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shutil
@@ -53,6 +55,8 @@ SELECTION = [
 LEFT_OUT = (
     "not train_cifar_mini and not students_notebook and not reference_edition"  # minutes each, or no torch in them
 )
+QUICK = ["tests/core", "tests/simgpu", "tests/bank"]
+QUICK_SECTIONS = ("tensor_costs", "graph_debugging")  # of the bank: tensors, and autograd with its hooks
 # What torch chooses for itself. Everything else is held to the lock.
 _OF_TORCH = re.compile(r"^(torch|torchvision|triton|sympy|(nvidia|cuda)-[\w-]+)==")
 
@@ -65,6 +69,7 @@ class Row:
     torch: str
     torchvision: str
     numpy: str
+    tests: str
     passed: str
     failed: str
     skipped: str
@@ -96,20 +101,41 @@ def read_report(report: str) -> tuple[Counter, list[str]]:
 
 
 def merge(text: str, row: Row) -> str:
-    """The page with this row in its table: in the place of an older row of the same pair, in the order of versions."""
+    """The page with this row in its table: in the place of an older row of the same pair and tests, in the order of versions."""
     head = [f.name for f in fields(Row)]
     lines = text.splitlines()
     start = lines.index("| " + " | ".join(head) + " |") + 2
     end = next((i for i in range(start, len(lines)) if not lines[i].startswith("|")), len(lines))
     rows = [Row(*(cell.strip() for cell in line.strip("|").split("|"))) for line in lines[start:end]]
-    rows = [old for old in rows if (old.python, old.torch) != (row.python, row.torch)] + [row]
+    same = (row.python, row.torch, row.tests)
+    rows = [old for old in rows if (old.python, old.torch, old.tests) != same] + [row]
     rows.sort(key=lambda r: [int(n) for n in re.findall(r"\d+", f"{r.torch.partition('+')[0]} {r.python}")])
     lines[start:end] = ["| " + " | ".join(astuple(r)) + " |" for r in rows]
     return "\n".join(lines) + "\n"
 
 
-def run_pair(python: str, torch: str, uv: str, selection: list[str]) -> tuple[Row | None, str]:
-    """Make the environment, run the tests, remove it. Returns the row, or None where it cannot be installed, and a log."""
+def quick_names() -> str:
+    """What pytest's -k takes for the quick tests: of the bank the exercises of QUICK_SECTIONS alone."""
+    names = ["core", "simgpu"]
+    for section in QUICK_SECTIONS:
+        released = json.loads((ROOT / "course_utils" / "released" / f"{section}.json").read_text(encoding="utf-8"))
+        marks = [cell["metadata"]["nbgrader"] for cell in released["cells"]]
+        names += [mark["grade_id"] for mark in marks if mark["grade"] and not mark["solution"]]
+    return " or ".join(names)
+
+
+def run_pair(python: str, torch: str, uv: str, tests: str, selection: list[str], names: str) -> tuple[Row | None, str]:
+    """Make the environment, run the tests, remove it. Returns the row, or None where it cannot be installed, and a log.
+
+    Parameters
+    ----------
+    tests : str
+        What the row calls the tests.
+    selection : list of str
+        Paths for pytest.
+    names : str
+        For its -k.
+    """
     torchvision = TORCHVISION[torch.partition("+")[0]]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     folder = Path(tempfile.mkdtemp(prefix="course-matrix-"))
@@ -148,7 +174,7 @@ def run_pair(python: str, torch: str, uv: str, selection: list[str]) -> tuple[Ro
             return None, versions.stderr[-3000:]
         report = folder / "report.xml"
         began = time.monotonic()
-        tests = subprocess.run(
+        done = subprocess.run(
             [
                 interpreter,
                 "-m",
@@ -157,7 +183,7 @@ def run_pair(python: str, torch: str, uv: str, selection: list[str]) -> tuple[Ro
                 "-p",
                 "no:cacheprovider",
                 "-k",
-                LEFT_OUT,
+                names,
                 f"--junitxml={report}",
                 *selection,
             ],
@@ -166,15 +192,14 @@ def run_pair(python: str, torch: str, uv: str, selection: list[str]) -> tuple[Ro
             capture_output=True,
             text=True,
         )
-        log = f"{tests.stdout}\n{tests.stderr}\n{time.monotonic() - began:.0f} s of tests\n"
+        log = f"{done.stdout}\n{done.stderr}\n{time.monotonic() - began:.0f} s of tests\n"
         if not report.exists():
             return None, log
         counts, _ = read_report(report.read_text(encoding="utf-8"))
         now, vision, numpy = versions.stdout.split()
         numbers = [str(counts[state]) for state in ("passed", "failed", "skipped")]
-        return Row(
-            python, now.partition("+cu")[0], vision.partition("+cu")[0], numpy, *numbers, date.today().isoformat()
-        ), log
+        found = (now.partition("+cu")[0], vision.partition("+cu")[0], numpy)
+        return Row(python, *found, tests, *numbers, date.today().isoformat()), log
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -184,6 +209,7 @@ def main() -> int:
     parser.add_argument("--python", action="append", help="such as 3.12; may be given more than once")
     parser.add_argument("--torch", action="append", help="such as 2.6.0; may be given more than once")
     parser.add_argument("--tests", nargs="+", default=SELECTION, help="paths to run instead; the table stays as it is")
+    parser.add_argument("--quick", action="store_true", help="fewer tests, about 4 minutes a pair; a row of its own")
     parser.add_argument("--uv", default="uv")
     parser.add_argument("--log", type=Path, help="a folder for the tests' output")
     options = parser.parse_args()
@@ -198,7 +224,8 @@ def main() -> int:
     lost = 0
     for torch in torches:
         for python in options.python or ("3.11", "3.12", "3.13"):
-            row, log = run_pair(python, torch, options.uv, options.tests)
+            chosen = ("quick", QUICK, quick_names()) if options.quick else ("all", options.tests, LEFT_OUT)
+            row, log = run_pair(python, torch, options.uv, *chosen)
             if options.log:
                 options.log.mkdir(parents=True, exist_ok=True)
                 (options.log / f"python{python}-torch{torch}.txt").write_text(log, encoding="utf-8")
@@ -207,7 +234,7 @@ def main() -> int:
                 print(f"Python {python}, torch {torch}: could not be installed or started\n{log}", flush=True)
                 continue
             print(", ".join(f"{f.name} {getattr(row, f.name)}" for f in fields(Row)), flush=True)
-            if options.tests == SELECTION:
+            if options.quick or options.tests == SELECTION:
                 TABLE.write_text(merge(TABLE.read_text(encoding="utf-8"), row), encoding="utf-8")
             lost += row.failed != "0"
     return 1 if lost else 0

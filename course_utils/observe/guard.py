@@ -24,7 +24,7 @@ from torch.nn.modules import module as module_hooks
 from torch.optim import optimizer as optimizer_hooks
 from torch.utils._device import DeviceContext
 
-from course_utils.compat import pop_saved_tensors_hooks, push_saved_tensors_hooks
+from course_utils.compat import default_device, pop_saved_tensors_hooks, push_saved_tensors_hooks
 
 __all__ = ["Guarded", "guard"]
 
@@ -89,7 +89,7 @@ SETTINGS: dict[str, tuple[Any, Any, Any, str]] = {
         torch.float32,
         "torch.set_default_dtype(torch.float32)",
     ),
-    "default device": (torch.get_default_device, _set_device, torch.device("cpu"), "torch.set_default_device(None)"),
+    "default device": (default_device, _set_device, torch.device("cpu"), "torch.set_default_device(None)"),
     "anomaly mode": (
         lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
         _set_anomaly,

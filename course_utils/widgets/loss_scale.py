@@ -88,7 +88,7 @@ def _describe(life: list[Step], number: int) -> str:
     step = life[number - 1]
     what = "gradients overflow, the step is skipped" if step.skipped else "the weights are changed"
     then = (
-        f"{step.good_steps} good steps in a row, the scale stays"
+        f"{step.good_steps} good step{'' if step.good_steps == 1 else 's'} in a row, the scale stays"
         if step.scale_after == step.scale
         else f"the scale becomes {step.scale_after:,g}"
     )

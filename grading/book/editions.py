@@ -11,7 +11,7 @@ import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_markdown_cell
 
-from grading.source import ROOT, Section, SourceError
+from grading.source import ROOT, WRITE_HERE, Section, SourceError
 
 __all__ = ["EDITIONS", "Heading", "edition", "executed", "headings", "plain_title"]
 
@@ -102,6 +102,8 @@ def edition(section: Section, name: str) -> NotebookNode:
             _without_answer(cell, given)
     for cell in notebook.cells:
         cell.source = re.sub(r"^ *### (BEGIN|END) SOLUTION\n?", "", cell.source, flags=re.M)
+        if cell.cell_type == "markdown":
+            cell.source = _in_words(cell, name)
     targets = headings(section, notebook)
     cells: list[NotebookNode] = []
     for index, cell in enumerate(notebook.cells):
@@ -138,6 +140,13 @@ def _without_answer(cell: NotebookNode, given: NotebookNode) -> None:
         cell.outputs = []
     elif re.search(r"^\s*reveal\(", cell.source, re.M):
         cell.metadata.setdefault("tags", []).append("hide-output")  # a fold: guess first
+
+
+def _in_words(cell: NotebookNode, edition: str) -> str:
+    """The text of a cell: nobody can write into a page, and a good answer is called one."""
+    if "nbgrader" not in cell.metadata:
+        return cell.source.removesuffix(WRITE_HERE).rstrip()
+    return f"**One good answer.** {cell.source}" if edition == "solutions" else "*Your answer, in the notebook.*"
 
 
 def _with_targets(source: str, targets: list[str]) -> str:

@@ -9,6 +9,7 @@ from nbformat import NotebookNode
 
 from course_utils.observe.errors import ADVICE
 from course_utils.observe.registry import all_exercises
+from course_utils.student.released import find
 from grading.book.editions import Heading, plain_title
 from grading.book.places import Places, Row, read_rows, rows_of
 from grading.source import Section
@@ -131,7 +132,11 @@ def _exercises(sections: dict[int, Section], places: Places, titles: dict[int, s
             for e, h in places.exercises.items()
             if e in own
         ]
-        total = f"{sum(e.points for e in own.values()):g} points, {sum(e.minutes for e in own.values())} minutes."
+        words = sum(find(section.assignment).section.reflections.values())
+        total = (
+            f"{sum(e.points for e in own.values()):g} points, {sum(e.minutes for e in own.values())} minutes; {words:g} "
+            "more points for the last question, which is answered in words and read by a person."
+        )
         parts += [f"## {titles[number]}", total, _table(("exercise", "asks for", "points", "minutes", "level"), rows)]
     return "\n\n".join(parts) + "\n"
 

@@ -145,6 +145,17 @@ def test_the_learners_book_tells_an_answer(books):
     assert checked > 300
 
 
+def test_the_learners_book_answers_in_words_or_the_other_one_does_not(books):
+    for section in SECTIONS.values():
+        (answer,) = [
+            c.source for c in executed(section).cells if c.cell_type == "markdown" and "nbgrader" in c.metadata
+        ]
+        start = re.sub(r"\W+", "", answer)[:60]
+        texts = {name: re.sub(r"\W+", "", books[name][f"{section.name}.html"].text) for name in EDITIONS}
+        assert start in texts["solutions"] and start not in texts["learners"], section.assignment
+        assert not any("writeoveritstext" in text for text in texts.values()), "nobody can write into a page"
+
+
 def test_the_learners_book_shows_the_verdict_on_an_answer_that_is_not_there(books):
     for section in SECTIONS.values():
         page = books["learners"][f"{section.name}.html"]

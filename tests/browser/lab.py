@@ -213,12 +213,12 @@ class Notebook:
         self.page.wait_for_timeout(500)  # until its style sheet is read and colours have faded over
 
     def photograph(self, name: str, selectors: dict[str, str]) -> None:
-        """Keep a picture of the first cell that holds each of the selectors; a name ends in the selector's."""
+        """Keep a picture of the first thing of each selector, in its cell; a name ends in the selector's."""
         SCREENSHOTS.mkdir(exist_ok=True)
         for part, selector in selectors.items():
-            cells = self.page.locator(f".jp-Notebook .jp-Cell:has({selector})")
-            if cells.count():
-                cells.first.scroll_into_view_if_needed()
+            things = self.page.locator(f".jp-Notebook .jp-Cell:has({selector})").first.locator(selector)
+            if things.count():
+                things.first.evaluate("thing => thing.scrollIntoView({block: 'center'})")
                 self.page.wait_for_timeout(200)
                 self.page.screenshot(path=SCREENSHOTS / f"{name}-{part}.png")
 

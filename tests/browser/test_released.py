@@ -7,9 +7,7 @@ import pytest
 
 from tests.browser.lab import HEIGHT, ROOT, THEMES, WIDTH
 
-# Sections 1 to 3. The later ones train and start workers for minutes; they run in tests/notebooks without a browser, and
-# their widgets run in test_using_widgets.py.
-NOTEBOOKS = sorted(path.relative_to(ROOT / "notebooks") for path in (ROOT / "notebooks").glob("0[123]_*/*.ipynb"))
+NOTEBOOKS = sorted(path.relative_to(ROOT / "notebooks") for path in (ROOT / "notebooks").glob("*/*.ipynb"))
 PARTS = {
     "picture": ".jp-OutputArea img",
     "graph": ".jp-RenderedMermaid",

@@ -54,3 +54,14 @@ def test_an_error_inside_the_block_leaves_the_hooks_on_the_list(hooks):
     with pytest.raises(ZeroDivisionError), saved_tensors_hooks(lambda t: t, lambda t: t):
         raise ZeroDivisionError
     assert pop() is None
+
+
+def test_the_default_device_is_unknown_after_it_was_set_back(monkeypatch):
+    def fails():
+        raise AttributeError("'NoneType' object has no attribute 'device'")
+
+    with torch.device("meta"):
+        assert compat.default_device() == torch.device("meta")
+        monkeypatch.setattr(torch, "get_default_device", fails)  # as PyTorch 2.9 does
+        assert compat.default_device() == torch.device("meta")
+    assert compat.default_device() == torch.device("cpu")

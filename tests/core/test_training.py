@@ -108,7 +108,7 @@ def test_every_global_generator_goes_on_where_it_was(tmp_path):
 def test_a_save_that_fails_leaves_the_old_checkpoint(tmp_path):
     path = tmp_path / "state.pt"
     write_checkpoint(path, {"a": torch.ones(3)})
-    with pytest.raises(Exception, match="pickle"):
+    with pytest.raises(Exception, match=r"pickle|local object"):  # the second in Python 3.13
         write_checkpoint(path, {"a": torch.zeros(100_000), "b": lambda: None})
     assert read_checkpoint(path)["a"].tolist() == [1, 1, 1]
     assert [p.name for p in tmp_path.iterdir()] == ["state.pt"]
