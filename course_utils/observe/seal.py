@@ -28,7 +28,7 @@ from _blake2 import blake2b
 from collections.abc import Iterator
 from operator import is_
 from pathlib import Path
-from threading import get_ident
+from threading import RLock, get_ident
 from types import CodeType, FrameType, FunctionType, ModuleType, TracebackType
 from typing import Any
 
@@ -77,12 +77,20 @@ OF_CLASSES = {
 
 FRAMES = {"tb_frame", "gi_frame", "cr_frame", "ag_frame"}
 CODE = {"__code__", "__defaults__", "__kwdefaults__"}
-# Library modules that hand frames on, and how far above them the one who asked may stand.
-HAND_ON = {"/inspect.py": 4, "/traceback.py": 1, "/logging/__init__.py": 1, "/utils/frame.py": 3, "/bdb.py": 6}
+# Library code that hands frames on: who called it has asked.
+HAND_ON = ("/inspect.py", "/IPython/utils/frame.py", "/IPython/core/ultratb.py", "/bdb.py", "/_jit_internal.py")
+HAND_ON_FOLDERS = ("/stack_data/", "/executing/", "/pure_eval/")
+HAND_ON_FUNCTIONS = {"walk_tb", "walk_stack", "currentframe"}
 REFUSED = {
     *("sys._getframe", "sys._current_frames", "sys._current_exceptions", "object.__getattr__", "object.__setattr__"),
     *("gc.get_objects", "gc.get_referrers", "gc.get_referents", "sys.settrace", "sys.setprofile", "sys.addaudithook"),
-    *("sys.monitoring.register_callback", "compile", "code.__new__"),
+    *("sys.monitoring.register_callback", "compile", "code.__new__", "marshal.loads", "marshal.load"),
+}
+# How library code that causes an event itself calls it, where that is not the event's own name.
+ALSO = {
+    "settrace": {"_settraceallthreads", "settrace_all_threads"},
+    "setprofile": {"_setprofileallthreads", "setprofile_all_threads"},
+    "__new__": {"CodeType", "replace"},
 }
 
 
@@ -111,9 +119,17 @@ def _arm() -> None:
     key = os.urandom(32)
     encode = json.JSONEncoder().encode
     notes: list[str] = []
-    busy: set[int] = set()  # threads that are inside the hook: its own events are not to be looked at
-    observing: set[int] = set()
+    observing: set[int] = set()  # threads
     hidden: set[int] = set()
+    lock = RLock()
+
+    def looks():
+        """Yields the frame that has caused the event: the caller's of the hook, which has called this."""
+        while True:
+            yield own.f_back.f_back
+
+    looking = looks()
+    own = looking.gi_frame  # sys._getframe would be an event again
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
         if event == ORDER:
@@ -123,26 +139,24 @@ def _arm() -> None:
                 observe(*args)
         elif event == OBJECTS and not observing:
             args[0].extend(thing for thing in get_objects(args[1]) if not is_hidden(thing))
-        elif (event in REFUSED or event == OBJECTS) and (me := get_ident()) not in busy:
-            busy.add(me)
-            try:
-                what = asked_by_notebook(event, args, sys._getframe(1))
-            finally:
-                busy.discard(me)
-            if what:
+        elif event in REFUSED or event == OBJECTS:
+            # What a collection or a signal runs in between finds the generator at work, and fails: no way round it.
+            with lock:
+                frame = next(looking)
+            if what := asked_by_notebook(event, args, frame):
                 if what not in notes and len(notes) < MAX_NOTES:
                     notes.append(what)
                 raise RuntimeError(f"{what} is closed while a notebook is graded")
 
     def observe(exercise_id: str, seed: int, nonce: str, namespace: dict[str, Any]) -> None:
         me = get_ident()
-        before = changes(me)
+        before = changes()
         observing.add(me)
         try:
             plain = report(exercise_id, seed, namespace)
         finally:
             observing.discard(me)
-            during = changes(me)
+            during = changes()
         seal = {"before": before[:MAX_NOTES], "during": during[:MAX_NOTES], "refused": notes[:]}
         notes.clear()
         body = encode({"nonce": nonce, "exercise": exercise_id, **plain, "seal": seal})
@@ -151,43 +165,51 @@ def _arm() -> None:
             {MIME: encode({"body": body, "mac": mac(body, key)}), "text/plain": f"{exercise_id}: observed"}
         )
 
-    def changes(me: int) -> list[str]:
-        busy.add(me)
-        try:
-            sys.settrace(None)
-            sys.setprofile(None)
-            return snapshot.put_back()
-        finally:
-            busy.discard(me)
+    def changes() -> list[str]:
+        sys.settrace(None)
+        sys.setprofile(None)
+        return snapshot.put_back()
 
     def is_hidden(thing: Any) -> bool:
         return id(thing) in hidden or type(thing) in (FrameType, TracebackType)
 
     def asked_by_notebook(event: str, args: tuple[Any, ...], frame: FrameType | None) -> str:
         """The event in a few words where code of the notebook has caused it and may not; else an empty text."""
-        what, depth = event, 0
+        what, name = event, event.rpartition(".")[2]
         if event == OBJECTS:
             return "gc.get_objects"
         if event.startswith("object."):
-            what = str(args[1])
-            if what not in (FRAMES if event.endswith("getattr__") else CODE):
+            what = name = str(args[1])
+            if name not in (FRAMES if event.endswith("getattr__") else CODE):
                 return ""
-            if what in CODE and id(args[0]) not in snapshot.functions:
+            if name in CODE and id(args[0]) not in snapshot.functions:
                 return ""
-        elif event in ("compile", "code.__new__"):
-            if not str(args[1]).startswith(LIBRARIES):  # the name of its file would pass for that of a library
-                return ""
-        elif event.startswith("sys.set"):
-            depth = 8
-        if frame is not None:
-            file = frame.f_code.co_filename.replace(os.sep, "/")
-            depth = max(depth, *(steps for end, steps in HAND_ON.items() if file.endswith(end)), 0)
-        for _ in range(depth + 1):
-            if frame is None or frame.f_code.co_filename.startswith(HERE):
-                return ""
-            if not frame.f_code.co_filename.startswith(LIBRARIES):
-                return what
+        elif event == "compile":
+            # The name of its file would pass for that of a library.
+            return what if str(args[1]).startswith(LIBRARIES) and not _is_text_of(args[0], str(args[1])) else ""
+        elif event == "marshal.loads":
+            return what if _names_a_library(args[0]) and not _is_cached(args[0], frame) else ""
+        elif event == "code.__new__" and not str(args[1]).startswith(LIBRARIES):
+            return ""
+        if frame is None or not frame.f_code.co_filename.startswith(LIBRARIES):
+            return what
+        # Library code whose own text does not name it was given it, to be called on behalf of others.
+        code = frame.f_code
+        said = {*code.co_names, *code.co_freevars, *(c for c in code.co_consts if type(c) is str)}
+        if not said & {name, *ALSO.get(name, ())}:
+            return what
+        while frame is not None and _hands_on(frame.f_code):
             frame = frame.f_back
+        if frame is None or frame.f_code.co_filename.startswith(HERE):
+            return ""
+        if not frame.f_code.co_filename.startswith(LIBRARIES):
+            return what
+        if event.startswith("sys.set"):  # whoever traces, it is for the one at the end of the way
+            while frame is not None and frame.f_code.co_filename.startswith(LIBRARIES):
+                if frame.f_code.co_filename.startswith(HERE):
+                    return ""
+                frame = frame.f_back
+            return what if frame is not None else ""
         return what if observing and event.startswith("gc.") else ""
 
     get_objects = gc.get_objects
@@ -214,6 +236,44 @@ LIBRARIES = (
     *(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib")),
     *(f"{folder}{os.sep}" for folder in (*site.getsitepackages(), site.getusersitepackages())),
 )
+
+
+def _hands_on(code: CodeType) -> bool:
+    file = code.co_filename.replace(os.sep, "/")
+    return (
+        file.endswith(HAND_ON)
+        or any(folder in file for folder in HAND_ON_FOLDERS)
+        or code.co_name in HAND_ON_FUNCTIONS
+        or (code.co_name == "<lambda>" and file.endswith("/logging/__init__.py"))  # its currentframe
+    )
+
+
+def _read(file: str) -> bytes:
+    try:
+        with open(file, "rb") as opened:
+            return opened.read()
+    except OSError:
+        return b""
+
+
+def _is_text_of(source: Any, file: str) -> bool:
+    """Is it what stands in the file of that name?"""
+    if isinstance(source, str):
+        source = source.encode("utf-8", "replace")
+    return isinstance(source, bytes) and source.split() == _read(file).split()
+
+
+def _names_a_library(data: Any) -> bool:
+    data = bytes(data)
+    return any(folder.encode() in data for folder in LIBRARIES)
+
+
+def _is_cached(data: Any, frame: FrameType | None) -> bool:
+    """Is it a library's compiled module, which Python reads from the file that is meant for it?"""
+    if frame is None or frame.f_code.co_filename != "<frozen importlib._bootstrap_external>":
+        return False
+    file = str(frame.f_locals.get("bytecode_path"))
+    return file.startswith(LIBRARIES) and _read(file)[16:] == bytes(data)
 
 
 def _belongings(thing: Any, found: dict[int, Any] | None = None) -> Iterator[Any]:
@@ -295,8 +355,10 @@ class _Snapshot:
     def put_back(self) -> list[str]:
         """Undo every change, and return the names of what had changed."""
         changed: list[str] = []
+        held: list[Any] = []  # until the end: what is put aside may have a ``__del__``
         for name, module in self.modules.items():
             if sys.modules.get(name) is not module:
+                held.append(sys.modules.get(name))
                 sys.modules[name] = module
                 changed.append(name)
         for label, owner, keys, values, known in self.owners:
@@ -304,10 +366,12 @@ class _Snapshot:
             if not all(map(is_, map(now.get, keys), values)):
                 for key, value in zip(keys, values, strict=True):
                     if not (now.get(key) is value or self._is_ours(now.get(key)) or _wraps(now.get(key), value)):
+                        held.append(now.get(key))
                         _set(owner, key, value)
                         changed.append(f"{label}.{key}")
             for key in now.keys() - known:
                 if _shadows(owner, key) and not (self._is_ours(now[key]) or self._hides_nothing(owner, key, now[key])):
+                    held.append(now[key])
                     type.__delattr__(owner, key) if isinstance(owner, type) else vars(owner).pop(key)
                     changed.append(f"{label}.{key}")
         for label, table, before in self.tables:
