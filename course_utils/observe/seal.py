@@ -6,9 +6,11 @@ Observer and answer share a process, so an answer could replace the observer, or
   leads to it. Whoever replaces ``sys.audit``, the shell or its transformers keeps the order from arriving, and earns nothing.
 * Each report is signed with a key that is born in the hook's closure, and is told to the judge before student code runs.
 * What the observers rely on is compared with a snapshot before each observation and put back; what has changed *during*
-  an observation is told to the judge.
+  an observation is told to the judge. Where something of this package was replaced and is the same again, the versions
+  tell that CPython counts for its caches; where an operator of PyTorch's has got another implementation, its dispatcher tells.
 * The ways to the hook's frames and closure (frames of others, the garbage collector's lists, another function's code) are
-  closed to code of the notebook. They all raise audit events, and the hook refuses them.
+  closed to code of the notebook, also where a library would go them on its behalf. They all raise audit events, and the
+  hook refuses them.
 
 What stays open is told in ``grading/README.md``.
 """
@@ -16,8 +18,9 @@ What stays open is told in ``grading/README.md``.
 from __future__ import annotations
 
 import builtins
+import functools
 import gc
-import importlib.util
+import importlib
 import json
 import os
 import pkgutil
@@ -26,13 +29,15 @@ import sys
 import sysconfig
 from _blake2 import blake2b
 from collections.abc import Iterator
+from ctypes import c_uint, c_uint64
+from importlib.util import find_spec
 from operator import is_
 from pathlib import Path
 from threading import RLock, get_ident
 from types import CodeType, FrameType, FunctionType, ModuleType, TracebackType
 from typing import Any
 
-__all__ = ["KEY_MIME", "ORDER", "arm", "mac"]
+__all__ = ["KEY_MIME", "ORDER", "arm", "mac", "prepare"]
 
 ORDER = "pytorch_foundations.observe"  # the audit event that asks for an observation: exercise, seed, nonce, namespace
 OBJECTS = "pytorch_foundations.objects"
@@ -99,18 +104,37 @@ def mac(body: str, key: bytes) -> str:
     return blake2b(body.encode("utf-8", "surrogatepass"), key=key, digest_size=16).hexdigest()
 
 
-def arm() -> None:
-    """Seal this process, and publish the key under :data:`KEY_MIME`. Only code that runs later is kept out."""
+@functools.cache
+def prepare() -> dict[str, str]:
+    """Import what is to be sealed; every operator of PyTorch's that it may call, and its implementations.
+
+    Takes a tenth of a second, and may be called ahead, in the process that kernels are forked from.
+    """
+    import torch
+
     for module in pkgutil.walk_packages(importlib.import_module(OURS).__path__, f"{OURS}."):
         if module.name.startswith((f"{OURS}.exercises.", f"{OURS}.observe.")):
             importlib.import_module(module.name)
+    names = set(_OPERATORS)
+    for name, module in list(sys.modules.items()):
+        if name.startswith(OURS) and module.__spec__ is not None and (code := module.__spec__.loader.get_code(name)):
+            for part in _codes(code):
+                names.update(part.co_names)
+    every = (name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::"))
+    chosen = [name for name in every if name[6:].partition(".")[0].strip("_") in names]
+    return {name: torch._C._dispatch_dump(name) for name in chosen}
+
+
+def arm() -> None:
+    """Seal this process, and publish the key under :data:`KEY_MIME`. Only code that runs later is kept out."""
+    operators = dict(prepare())
     # A copy of this module that no name leads to, with builtins of its own: patching this one changes nothing.
     private = {"__name__": __name__, "__file__": __file__, "__builtins__": dict(vars(builtins))}
     exec(__spec__.loader.get_code(__name__), private)
-    private["_arm"]()
+    private["_arm"](operators)
 
 
-def _arm() -> None:
+def _arm(operators: dict[str, str]) -> None:
     from IPython.display import publish_display_data
 
     from course_utils.observe.agent import report
@@ -150,13 +174,14 @@ def _arm() -> None:
 
     def observe(exercise_id: str, seed: int, nonce: str, namespace: dict[str, Any]) -> None:
         me = get_ident()
-        before = changes()
+        before, marks = changes(), snapshot.marks()
         observing.add(me)
         try:
             plain = report(exercise_id, seed, namespace)
         finally:
             observing.discard(me)
-            during = changes()
+            back = snapshot.changed_back(marks)
+            during = [*(changes() or back), *snapshot.foreign_operators()]
         seal = {"before": before[:MAX_NOTES], "during": during[:MAX_NOTES], "refused": notes[:]}
         notes.clear()
         body = encode({"nonce": nonce, "exercise": exercise_id, **plain, "seal": seal})
@@ -221,7 +246,7 @@ def _arm() -> None:
     # A census of living tensors is taught, so the list is to be had: without what belongs to the seal.
     names = {"ask": sys.audit, "OBJECTS": OBJECTS, "__builtins__": {}}
     gc.get_objects = FunctionType(listed.__code__, names, "get_objects", (None,))
-    snapshot = _Snapshot()
+    snapshot = _Snapshot(operators)
     hook.__cantrace__ = True  # observers count a program's steps with sys.settrace
     hidden.update(map(id, _belongings(hook)))
     publish_display_data({KEY_MIME: key.hex(), "text/plain": "sealed"})
@@ -229,7 +254,7 @@ def _arm() -> None:
 
 
 HERE = f"{Path(__file__).resolve().parents[1]}{os.sep}"
-TORCH = f"{Path(importlib.util.find_spec('torch').origin).parent}{os.sep}"
+TORCH = f"{Path(find_spec('torch').origin).parent}{os.sep}"
 LIBRARIES = (
     HERE,
     "<frozen",
@@ -298,7 +323,8 @@ def _belongings(thing: Any, found: dict[int, Any] | None = None) -> Iterator[Any
 class _Snapshot:
     """Modules, classes and functions as they were, by identity."""
 
-    def __init__(self) -> None:
+    def __init__(self, operators: dict[str, str]) -> None:
+        self.dump, self.operators = sys.modules["torch"]._C._dispatch_dump, operators
         self.modules: dict[str, ModuleType] = {}
         self.owners: list[tuple[str, Any, tuple[str, ...], tuple[Any, ...], frozenset[str]]] = []
         self.original: dict[int, dict[str, Any]] = {}
@@ -327,6 +353,30 @@ class _Snapshot:
                     # What is empty now is there to be filled: a cache, a stack of open blocks.
                     if type(value) in (dict, list) and value and not key.startswith("__"):
                         self.tables.append((f"{name}.{key}", value, value.copy()))
+
+        self.marked = [m for n, m in self.modules.items() if n.startswith(DECIDES[:2])]
+        self.marked += [o for label, o, *_ in self.owners if label.startswith(DECIDES[:2]) and isinstance(o, type)]
+
+    def marks(self) -> list[int]:
+        return [_mark(thing) for thing in self.marked]
+
+    def changed_back(self, before: list[int]) -> list[str]:
+        """What was replaced since, of this package's own, though it may be the same again."""
+        found = [
+            thing.__name__ for thing, mark in zip(self.marked, before, strict=True) if mark and _mark(thing) != mark
+        ]
+        return [f"something of {name}" for name in found]
+
+    def foreign_operators(self) -> list[str]:
+        """Operators that have got another implementation since (``torch.library``): no name of Python's tells."""
+        found = []
+        for name, before in self.operators.items():
+            if (now := self.dump(name)) != before:
+                # PyTorch adds these itself when a device of one's own is registered, as the simulated GPU.
+                lines = set(now.splitlines()) ^ set(before.splitlines())
+                if not all("PrivateUse1" in line for line in lines):
+                    found.append(f"the operator {name}")
+        return found
 
     def _own(self, label: str, owner: Any, entries: dict[str, Any]) -> None:
         self.original[id(owner)] = entries
@@ -397,6 +447,79 @@ class _Snapshot:
     def _is_ours(self, value: Any) -> bool:
         return id(getattr(getattr(value, "__func__", value), "__code__", None)) in self.codes
 
+
+# What comparisons and conversions call without its name.
+_OPERATORS = [
+    "eq",
+    "ne",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "neg",
+    "abs",
+    "all",
+    "any",
+    "max",
+    "min",
+    "equal",
+    "isclose",
+    "local_scalar_dense",
+    "item",
+    "detach",
+    "alias",
+    "to_copy",
+    "is_nonzero",
+    "clone",
+    "copy",
+    "view",
+    "reshape",
+    "contiguous",
+    "resolve_conj",
+    "resolve_neg",
+    "index",
+    "select",
+    "slice",
+    "bitwise_and",
+    "logical_and",
+    "pow",
+]
+
+
+def _mark(thing: Any) -> int:
+    """A number that CPython changes whenever something of a class or module is replaced; 0 where there is none.
+
+    For a class the version by which method calls are cached (``tp_version_tag``), for a module that of its names
+    (``ma_version_tag``). Nothing in Python shows them.
+    """
+    if isinstance(thing, type):
+        getattr(thing, "no such name", None)  # gives it a version where it has none
+        return c_uint.from_address(id(thing) + 384).value if _MARKS_WORK[0] else 0
+    return c_uint64.from_address(id(vars(thing)) + 24).value if _MARKS_WORK[1] else 0
+
+
+def _marks_work() -> tuple[bool, bool]:
+    """Are the numbers where CPython 3.11 to 3.13 keep them in a process of 64 bits?"""
+    global _MARKS_WORK
+    _MARKS_WORK = (True, True)
+    answers = []
+    for thing in (type("Probe", (), {"x": 1}), ModuleType("probe")):
+        thing.x = 1
+        first, same = _mark(thing), _mark(thing)
+        thing.x = 2
+        second = _mark(thing)
+        thing.x = 1
+        answers.append(first == same != second != _mark(thing) != first != 0)
+    return answers[0], answers[1]
+
+
+_MARKS_WORK = (False, False)
+if sys.implementation.name == "cpython" and (3, 11) <= sys.version_info[:2] <= (3, 13) and sys.maxsize > 1 << 32:
+    _MARKS_WORK = _marks_work()
 
 _IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE: nobody can set an attribute of such a class
 

@@ -112,6 +112,41 @@ def test_what_an_answer_replaces_during_its_observation_stays_unnoticed():
     assert [r.tampered for r in reports] == [("course_utils.meter.MemoryMeter._meet",)] * 2
 
 
+BACK = {
+    "a method": """
+        def tried(n):
+            kept, MemoryMeter._meet = MemoryMeter._meet, lambda *a, **k: None
+            try:
+                return torch.ones(n) + torch.ones(n)
+            finally:
+                MemoryMeter._meet = kept
+    """,
+    "a function": """
+        def tried(n):
+            kept = facts.encode
+
+            def forge(value, device=None):
+                facts.encode = kept
+                return 3
+
+            facts.encode = forge
+            return torch.ones(n) + torch.ones(n)
+    """,
+    "an operator": """
+        library = torch.library.Library("aten", "IMPL")
+        library.impl("equal", lambda one, other: True, "CPU")
+    """,
+}
+
+
+@pytest.mark.parametrize("what", BACK)
+def test_what_is_replaced_and_put_back_in_time_or_below_python_stays_unnoticed(what):
+    _, reports = sealed(
+        "from course_utils.meter import MemoryMeter\nfrom course_utils.observe import facts", BACK[what]
+    )
+    assert all(report.tampered for report in reports)
+
+
 WAYS = [
     "sys._getframe()",
     "inspect.currentframe()",
