@@ -6,9 +6,11 @@ Observer and answer share a process, so an answer could replace the observer, or
   leads to it. Whoever replaces ``sys.audit``, the shell or its transformers keeps the order from arriving, and earns nothing.
 * Each report is signed with a key that is born in the hook's closure, and is told to the judge before student code runs.
 * What the observers rely on is compared with a snapshot before each observation and put back; what has changed *during*
-  an observation is told to the judge.
+  an observation is told to the judge. Where something of this package was replaced and is the same again, the versions
+  tell that CPython counts for its caches; where an operator of PyTorch's has got another implementation, its dispatcher tells.
 * The ways to the hook's frames and closure (frames of others, the garbage collector's lists, another function's code) are
-  closed to code of the notebook. They all raise audit events, and the hook refuses them.
+  closed to code of the notebook, also where a library would go them on its behalf. They all raise audit events, and the
+  hook refuses them.
 
 What stays open is told in ``grading/README.md``.
 """
@@ -16,8 +18,9 @@ What stays open is told in ``grading/README.md``.
 from __future__ import annotations
 
 import builtins
+import functools
 import gc
-import importlib.util
+import importlib
 import json
 import os
 import pkgutil
@@ -26,13 +29,15 @@ import sys
 import sysconfig
 from _blake2 import blake2b
 from collections.abc import Iterator
+from ctypes import c_uint, c_uint64
+from importlib.util import find_spec
 from operator import is_
 from pathlib import Path
-from threading import get_ident
+from threading import RLock, get_ident
 from types import CodeType, FrameType, FunctionType, ModuleType, TracebackType
 from typing import Any
 
-__all__ = ["KEY_MIME", "ORDER", "arm", "mac"]
+__all__ = ["KEY_MIME", "ORDER", "arm", "mac", "prepare"]
 
 ORDER = "pytorch_foundations.observe"  # the audit event that asks for an observation: exercise, seed, nonce, namespace
 OBJECTS = "pytorch_foundations.objects"
@@ -77,12 +82,20 @@ OF_CLASSES = {
 
 FRAMES = {"tb_frame", "gi_frame", "cr_frame", "ag_frame"}
 CODE = {"__code__", "__defaults__", "__kwdefaults__"}
-# Library modules that hand frames on, and how far above them the one who asked may stand.
-HAND_ON = {"/inspect.py": 4, "/traceback.py": 1, "/logging/__init__.py": 1, "/utils/frame.py": 3, "/bdb.py": 6}
+# Library code that hands frames on: who called it has asked.
+HAND_ON = ("/inspect.py", "/IPython/utils/frame.py", "/IPython/core/ultratb.py", "/bdb.py", "/_jit_internal.py")
+HAND_ON_FOLDERS = ("/stack_data/", "/executing/", "/pure_eval/")
+HAND_ON_FUNCTIONS = {"walk_tb", "walk_stack", "currentframe"}
 REFUSED = {
     *("sys._getframe", "sys._current_frames", "sys._current_exceptions", "object.__getattr__", "object.__setattr__"),
     *("gc.get_objects", "gc.get_referrers", "gc.get_referents", "sys.settrace", "sys.setprofile", "sys.addaudithook"),
-    *("sys.monitoring.register_callback", "compile", "code.__new__"),
+    *("sys.monitoring.register_callback", "compile", "code.__new__", "marshal.loads", "marshal.load"),
+}
+# How library code that causes an event itself calls it, where that is not the event's own name.
+ALSO = {
+    "settrace": {"_settraceallthreads", "settrace_all_threads"},
+    "setprofile": {"_setprofileallthreads", "setprofile_all_threads"},
+    "__new__": {"CodeType", "replace"},
 }
 
 
@@ -91,18 +104,37 @@ def mac(body: str, key: bytes) -> str:
     return blake2b(body.encode("utf-8", "surrogatepass"), key=key, digest_size=16).hexdigest()
 
 
-def arm() -> None:
-    """Seal this process, and publish the key under :data:`KEY_MIME`. Only code that runs later is kept out."""
+@functools.cache
+def prepare() -> dict[str, str]:
+    """Import what is to be sealed; every operator of PyTorch's that it may call, and its implementations.
+
+    Takes a tenth of a second, and may be called ahead, in the process that kernels are forked from.
+    """
+    import torch
+
     for module in pkgutil.walk_packages(importlib.import_module(OURS).__path__, f"{OURS}."):
         if module.name.startswith((f"{OURS}.exercises.", f"{OURS}.observe.")):
             importlib.import_module(module.name)
+    names = set(_OPERATORS)
+    for name, module in list(sys.modules.items()):
+        if name.startswith(OURS) and module.__spec__ is not None and (code := module.__spec__.loader.get_code(name)):
+            for part in _codes(code):
+                names.update(part.co_names)
+    every = (name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::"))
+    chosen = [name for name in every if name[6:].partition(".")[0].strip("_") in names]
+    return {name: torch._C._dispatch_dump(name) for name in chosen}
+
+
+def arm() -> None:
+    """Seal this process, and publish the key under :data:`KEY_MIME`. Only code that runs later is kept out."""
+    operators = dict(prepare())
     # A copy of this module that no name leads to, with builtins of its own: patching this one changes nothing.
     private = {"__name__": __name__, "__file__": __file__, "__builtins__": dict(vars(builtins))}
     exec(__spec__.loader.get_code(__name__), private)
-    private["_arm"]()
+    private["_arm"](operators)
 
 
-def _arm() -> None:
+def _arm(operators: dict[str, str]) -> None:
     from IPython.display import publish_display_data
 
     from course_utils.observe.agent import report
@@ -111,9 +143,17 @@ def _arm() -> None:
     key = os.urandom(32)
     encode = json.JSONEncoder().encode
     notes: list[str] = []
-    busy: set[int] = set()  # threads that are inside the hook: its own events are not to be looked at
-    observing: set[int] = set()
+    observing: set[int] = set()  # threads
     hidden: set[int] = set()
+    lock = RLock()
+
+    def looks():
+        """Yields the frame that has caused the event: the caller's of the hook, which has called this."""
+        while True:
+            yield own.f_back.f_back
+
+    looking = looks()
+    own = looking.gi_frame  # sys._getframe would be an event again
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
         if event == ORDER:
@@ -123,26 +163,25 @@ def _arm() -> None:
                 observe(*args)
         elif event == OBJECTS and not observing:
             args[0].extend(thing for thing in get_objects(args[1]) if not is_hidden(thing))
-        elif (event in REFUSED or event == OBJECTS) and (me := get_ident()) not in busy:
-            busy.add(me)
-            try:
-                what = asked_by_notebook(event, args, sys._getframe(1))
-            finally:
-                busy.discard(me)
-            if what:
+        elif event in REFUSED or event == OBJECTS:
+            # What a collection or a signal runs in between finds the generator at work, and fails: no way round it.
+            with lock:
+                frame = next(looking)
+            if what := asked_by_notebook(event, args, frame):
                 if what not in notes and len(notes) < MAX_NOTES:
                     notes.append(what)
                 raise RuntimeError(f"{what} is closed while a notebook is graded")
 
     def observe(exercise_id: str, seed: int, nonce: str, namespace: dict[str, Any]) -> None:
         me = get_ident()
-        before = changes(me)
+        before, marks = changes(), snapshot.marks()
         observing.add(me)
         try:
             plain = report(exercise_id, seed, namespace)
         finally:
             observing.discard(me)
-            during = changes(me)
+            back = snapshot.changed_back(marks)
+            during = [*(changes() or back), *snapshot.foreign_operators()]
         seal = {"before": before[:MAX_NOTES], "during": during[:MAX_NOTES], "refused": notes[:]}
         notes.clear()
         body = encode({"nonce": nonce, "exercise": exercise_id, **plain, "seal": seal})
@@ -151,43 +190,51 @@ def _arm() -> None:
             {MIME: encode({"body": body, "mac": mac(body, key)}), "text/plain": f"{exercise_id}: observed"}
         )
 
-    def changes(me: int) -> list[str]:
-        busy.add(me)
-        try:
-            sys.settrace(None)
-            sys.setprofile(None)
-            return snapshot.put_back()
-        finally:
-            busy.discard(me)
+    def changes() -> list[str]:
+        sys.settrace(None)
+        sys.setprofile(None)
+        return snapshot.put_back()
 
     def is_hidden(thing: Any) -> bool:
         return id(thing) in hidden or type(thing) in (FrameType, TracebackType)
 
     def asked_by_notebook(event: str, args: tuple[Any, ...], frame: FrameType | None) -> str:
         """The event in a few words where code of the notebook has caused it and may not; else an empty text."""
-        what, depth = event, 0
+        what, name = event, event.rpartition(".")[2]
         if event == OBJECTS:
             return "gc.get_objects"
         if event.startswith("object."):
-            what = str(args[1])
-            if what not in (FRAMES if event.endswith("getattr__") else CODE):
+            what = name = str(args[1])
+            if name not in (FRAMES if event.endswith("getattr__") else CODE):
                 return ""
-            if what in CODE and id(args[0]) not in snapshot.functions:
+            if name in CODE and id(args[0]) not in snapshot.functions:
                 return ""
-        elif event in ("compile", "code.__new__"):
-            if not str(args[1]).startswith(LIBRARIES):  # the name of its file would pass for that of a library
-                return ""
-        elif event.startswith("sys.set"):
-            depth = 8
-        if frame is not None:
-            file = frame.f_code.co_filename.replace(os.sep, "/")
-            depth = max(depth, *(steps for end, steps in HAND_ON.items() if file.endswith(end)), 0)
-        for _ in range(depth + 1):
-            if frame is None or frame.f_code.co_filename.startswith(HERE):
-                return ""
-            if not frame.f_code.co_filename.startswith(LIBRARIES):
-                return what
+        elif event == "compile":
+            # The name of its file would pass for that of a library.
+            return what if str(args[1]).startswith(LIBRARIES) and not _is_text_of(args[0], str(args[1])) else ""
+        elif event == "marshal.loads":
+            return what if _names_a_library(args[0]) and not _is_cached(args[0], frame) else ""
+        elif event == "code.__new__" and not str(args[1]).startswith(LIBRARIES):
+            return ""
+        if frame is None or not frame.f_code.co_filename.startswith(LIBRARIES):
+            return what
+        # Library code whose own text does not name it was given it, to be called on behalf of others.
+        code = frame.f_code
+        said = {*code.co_names, *code.co_freevars, *(c for c in code.co_consts if type(c) is str)}
+        if not said & {name, *ALSO.get(name, ())}:
+            return what
+        while frame is not None and _hands_on(frame.f_code):
             frame = frame.f_back
+        if frame is None or frame.f_code.co_filename.startswith(HERE):
+            return ""
+        if not frame.f_code.co_filename.startswith(LIBRARIES):
+            return what
+        if event.startswith("sys.set"):  # whoever traces, it is for the one at the end of the way
+            while frame is not None and frame.f_code.co_filename.startswith(LIBRARIES):
+                if frame.f_code.co_filename.startswith(HERE):
+                    return ""
+                frame = frame.f_back
+            return what if frame is not None else ""
         return what if observing and event.startswith("gc.") else ""
 
     get_objects = gc.get_objects
@@ -199,7 +246,7 @@ def _arm() -> None:
     # A census of living tensors is taught, so the list is to be had: without what belongs to the seal.
     names = {"ask": sys.audit, "OBJECTS": OBJECTS, "__builtins__": {}}
     gc.get_objects = FunctionType(listed.__code__, names, "get_objects", (None,))
-    snapshot = _Snapshot()
+    snapshot = _Snapshot(operators)
     hook.__cantrace__ = True  # observers count a program's steps with sys.settrace
     hidden.update(map(id, _belongings(hook)))
     publish_display_data({KEY_MIME: key.hex(), "text/plain": "sealed"})
@@ -207,13 +254,51 @@ def _arm() -> None:
 
 
 HERE = f"{Path(__file__).resolve().parents[1]}{os.sep}"
-TORCH = f"{Path(importlib.util.find_spec('torch').origin).parent}{os.sep}"
+TORCH = f"{Path(find_spec('torch').origin).parent}{os.sep}"
 LIBRARIES = (
     HERE,
     "<frozen",
     *(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib")),
     *(f"{folder}{os.sep}" for folder in (*site.getsitepackages(), site.getusersitepackages())),
 )
+
+
+def _hands_on(code: CodeType) -> bool:
+    file = code.co_filename.replace(os.sep, "/")
+    return (
+        file.endswith(HAND_ON)
+        or any(folder in file for folder in HAND_ON_FOLDERS)
+        or code.co_name in HAND_ON_FUNCTIONS
+        or (code.co_name == "<lambda>" and file.endswith("/logging/__init__.py"))  # its currentframe
+    )
+
+
+def _read(file: str) -> bytes:
+    try:
+        with open(file, "rb") as opened:
+            return opened.read()
+    except OSError:
+        return b""
+
+
+def _is_text_of(source: Any, file: str) -> bool:
+    """Is it what stands in the file of that name?"""
+    if isinstance(source, str):
+        source = source.encode("utf-8", "replace")
+    return isinstance(source, bytes) and source.split() == _read(file).split()
+
+
+def _names_a_library(data: Any) -> bool:
+    data = bytes(data)
+    return any(folder.encode() in data for folder in LIBRARIES)
+
+
+def _is_cached(data: Any, frame: FrameType | None) -> bool:
+    """Is it a library's compiled module, which Python reads from the file that is meant for it?"""
+    if frame is None or frame.f_code.co_filename != "<frozen importlib._bootstrap_external>":
+        return False
+    file = str(frame.f_locals.get("bytecode_path"))
+    return file.startswith(LIBRARIES) and _read(file)[16:] == bytes(data)
 
 
 def _belongings(thing: Any, found: dict[int, Any] | None = None) -> Iterator[Any]:
@@ -238,7 +323,8 @@ def _belongings(thing: Any, found: dict[int, Any] | None = None) -> Iterator[Any
 class _Snapshot:
     """Modules, classes and functions as they were, by identity."""
 
-    def __init__(self) -> None:
+    def __init__(self, operators: dict[str, str]) -> None:
+        self.dump, self.operators = sys.modules["torch"]._C._dispatch_dump, operators
         self.modules: dict[str, ModuleType] = {}
         self.owners: list[tuple[str, Any, tuple[str, ...], tuple[Any, ...], frozenset[str]]] = []
         self.original: dict[int, dict[str, Any]] = {}
@@ -268,6 +354,30 @@ class _Snapshot:
                     if type(value) in (dict, list) and value and not key.startswith("__"):
                         self.tables.append((f"{name}.{key}", value, value.copy()))
 
+        self.marked = [m for n, m in self.modules.items() if n.startswith(DECIDES[:2])]
+        self.marked += [o for label, o, *_ in self.owners if label.startswith(DECIDES[:2]) and isinstance(o, type)]
+
+    def marks(self) -> list[int]:
+        return [_mark(thing) for thing in self.marked]
+
+    def changed_back(self, before: list[int]) -> list[str]:
+        """What was replaced since, of this package's own, though it may be the same again."""
+        found = [
+            thing.__name__ for thing, mark in zip(self.marked, before, strict=True) if mark and _mark(thing) != mark
+        ]
+        return [f"something of {name}" for name in found]
+
+    def foreign_operators(self) -> list[str]:
+        """Operators that have got another implementation since (``torch.library``): no name of Python's tells."""
+        found = []
+        for name, before in self.operators.items():
+            if (now := self.dump(name)) != before:
+                # PyTorch adds these itself when a device of one's own is registered, as the simulated GPU.
+                lines = set(now.splitlines()) ^ set(before.splitlines())
+                if not all("PrivateUse1" in line for line in lines):
+                    found.append(f"the operator {name}")
+        return found
+
     def _own(self, label: str, owner: Any, entries: dict[str, Any]) -> None:
         self.original[id(owner)] = entries
         self.owners.append((label, owner, tuple(entries), tuple(entries.values()), frozenset(vars(owner))))
@@ -295,8 +405,10 @@ class _Snapshot:
     def put_back(self) -> list[str]:
         """Undo every change, and return the names of what had changed."""
         changed: list[str] = []
+        held: list[Any] = []  # until the end: what is put aside may have a ``__del__``
         for name, module in self.modules.items():
             if sys.modules.get(name) is not module:
+                held.append(sys.modules.get(name))
                 sys.modules[name] = module
                 changed.append(name)
         for label, owner, keys, values, known in self.owners:
@@ -304,10 +416,12 @@ class _Snapshot:
             if not all(map(is_, map(now.get, keys), values)):
                 for key, value in zip(keys, values, strict=True):
                     if not (now.get(key) is value or self._is_ours(now.get(key)) or _wraps(now.get(key), value)):
+                        held.append(now.get(key))
                         _set(owner, key, value)
                         changed.append(f"{label}.{key}")
             for key in now.keys() - known:
                 if _shadows(owner, key) and not (self._is_ours(now[key]) or self._hides_nothing(owner, key, now[key])):
+                    held.append(now[key])
                     type.__delattr__(owner, key) if isinstance(owner, type) else vars(owner).pop(key)
                     changed.append(f"{label}.{key}")
         for label, table, before in self.tables:
@@ -333,6 +447,79 @@ class _Snapshot:
     def _is_ours(self, value: Any) -> bool:
         return id(getattr(getattr(value, "__func__", value), "__code__", None)) in self.codes
 
+
+# What comparisons and conversions call without its name.
+_OPERATORS = [
+    "eq",
+    "ne",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "neg",
+    "abs",
+    "all",
+    "any",
+    "max",
+    "min",
+    "equal",
+    "isclose",
+    "local_scalar_dense",
+    "item",
+    "detach",
+    "alias",
+    "to_copy",
+    "is_nonzero",
+    "clone",
+    "copy",
+    "view",
+    "reshape",
+    "contiguous",
+    "resolve_conj",
+    "resolve_neg",
+    "index",
+    "select",
+    "slice",
+    "bitwise_and",
+    "logical_and",
+    "pow",
+]
+
+
+def _mark(thing: Any) -> int:
+    """A number that CPython changes whenever something of a class or module is replaced; 0 where there is none.
+
+    For a class the version by which method calls are cached (``tp_version_tag``), for a module that of its names
+    (``ma_version_tag``). Nothing in Python shows them.
+    """
+    if isinstance(thing, type):
+        getattr(thing, "no such name", None)  # gives it a version where it has none
+        return c_uint.from_address(id(thing) + 384).value if _MARKS_WORK[0] else 0
+    return c_uint64.from_address(id(vars(thing)) + 24).value if _MARKS_WORK[1] else 0
+
+
+def _marks_work() -> tuple[bool, bool]:
+    """Are the numbers where CPython 3.11 to 3.13 keep them in a process of 64 bits?"""
+    global _MARKS_WORK
+    _MARKS_WORK = (True, True)
+    answers = []
+    for thing in (type("Probe", (), {"x": 1}), ModuleType("probe")):
+        thing.x = 1
+        first, same = _mark(thing), _mark(thing)
+        thing.x = 2
+        second = _mark(thing)
+        thing.x = 1
+        answers.append(first == same != second != _mark(thing) != first != 0)
+    return answers[0], answers[1]
+
+
+_MARKS_WORK = (False, False)
+if sys.implementation.name == "cpython" and (3, 11) <= sys.version_info[:2] <= (3, 13) and sys.maxsize > 1 << 32:
+    _MARKS_WORK = _marks_work()
 
 _IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE: nobody can set an attribute of such a class
 

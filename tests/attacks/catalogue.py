@@ -767,6 +767,73 @@ def same_block(a, b):
         },
     ),
     Attack(
+        "patched and put back",
+        "the answer replaces the meter or the recorder, and puts the right one back before anybody looks",
+        answers={
+            "sum_of_squares": """
+def sum_of_squares(x):
+    from course_utils import meter
+    kept, meter.MemoryMeter._meet = meter.MemoryMeter._meet, lambda *a, **k: None
+    try:
+        return (x * x).sum()
+    finally:
+        meter.MemoryMeter._meet = kept
+""",
+            "same_block": """
+def same_block(a, b):
+    from course_utils.observe import facts
+    kept = facts.encode
+
+    def forge(value, device=None):
+        facts.encode = kept
+        return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
+
+    facts.encode = forge
+    return True
+""",
+        },
+        earns=HONEST | {"sum_of_squares": 0.0},
+    ),
+    Attack(
+        "another implementation",
+        "torch.library gives an operator of PyTorch's another implementation",
+        first="""
+import torch
+library = torch.library.Library("aten", "IMPL")
+library.impl("equal", lambda one, other: True, "CPU")
+""",
+        answers={"doubled": "def doubled(x):\n    return x.mul_(2)"},
+        earns=NOTHING,
+    ),
+    Attack(
+        "waits for its way out",
+        "an object that is put aside, the collector and a signal look for the key while the seal is at work",
+        first="""
+import gc, signal, sys, torch
+keys = []
+
+def look(*_):
+    try:
+        frame = sys._getframe()
+    except (RuntimeError, ValueError):
+        return
+    while frame is not None:
+        keys.extend(v for v in frame.f_locals.values() if isinstance(v, bytes) and len(v) == 32)
+        frame = frame.f_back
+
+class Leaves:
+    def __call__(self, *_): return 3
+    __del__ = look
+
+torch.equal = Leaves()
+gc.callbacks.append(look)
+gc.set_threshold(10)
+signal.signal(signal.SIGVTALRM, look)
+signal.setitimer(signal.ITIMER_VIRTUAL, 0.001, 0.001)
+""",
+        answers={"doubled": "def doubled(x):\n    return 2 * x if keys else x"},
+    ),
+    Attack(
         "at exit",
         "forged facts are published when the kernel ends",
         first=FORGED

@@ -112,6 +112,41 @@ def test_what_an_answer_replaces_during_its_observation_stays_unnoticed():
     assert [r.tampered for r in reports] == [("course_utils.meter.MemoryMeter._meet",)] * 2
 
 
+BACK = {
+    "a method": """
+        def tried(n):
+            kept, MemoryMeter._meet = MemoryMeter._meet, lambda *a, **k: None
+            try:
+                return torch.ones(n) + torch.ones(n)
+            finally:
+                MemoryMeter._meet = kept
+    """,
+    "a function": """
+        def tried(n):
+            kept = facts.encode
+
+            def forge(value, device=None):
+                facts.encode = kept
+                return 3
+
+            facts.encode = forge
+            return torch.ones(n) + torch.ones(n)
+    """,
+    "an operator": """
+        library = torch.library.Library("aten", "IMPL")
+        library.impl("equal", lambda one, other: True, "CPU")
+    """,
+}
+
+
+@pytest.mark.parametrize("what", BACK)
+def test_what_is_replaced_and_put_back_in_time_or_below_python_stays_unnoticed(what):
+    _, reports = sealed(
+        "from course_utils.meter import MemoryMeter\nfrom course_utils.observe import facts", BACK[what]
+    )
+    assert all(report.tampered for report in reports)
+
+
 WAYS = [
     "sys._getframe()",
     "inspect.currentframe()",
@@ -128,6 +163,18 @@ WAYS = [
     "sys.setprofile(print)",
     "bdb.Bdb().set_trace()",
     "compile('1', torch.__file__, 'exec')",
+    # Libraries that would do it on behalf of the notebook.
+    "string.Formatter().get_field('0.tb_frame', (caught.__traceback__,), {})",
+    "futures.ThreadPoolExecutor().submit(sys._current_frames).result()",
+    "futures.ThreadPoolExecutor().submit(gc.get_referrers, sys).result()",
+    "mock.Mock(side_effect=sys._getframe)()",
+    "raised(facts.attempt(sys._getframe))",
+    "stack_data.FrameInfo(caught.__traceback__)",
+    "torch._jit_internal.createResolutionCallbackFromFrame(1)",
+    "bdb.Bdb().runcall(print)",
+    "codeop.Compile()('1', torch.__file__, 'exec')",
+    "Loader('x', torch.__file__).get_code('x')",
+    "marshal.loads(marshal.dumps(compile('1', 'x' * len(torch.__file__), 'exec')).replace(b'x' * len(torch.__file__), torch.__file__.encode()))",
     "(lambda: 0).__code__.replace(co_filename=torch.__file__)",
     "setattr(facts.See.__call__, '__code__', (lambda: 0).__code__)",
 ]
@@ -136,8 +183,19 @@ WAYS = [
 def test_code_of_the_notebook_gets_at_frames_or_at_the_collector():
     said, reports = sealed(
         f"""
-        import bdb, gc, inspect, logging, sys, traceback
+        import bdb, codeop, gc, inspect, logging, marshal, stack_data, string, sys, traceback
+        from concurrent import futures
+        from importlib.machinery import SourceFileLoader
+        from unittest import mock
         from course_utils.observe import facts
+
+        class Loader(SourceFileLoader):
+            def get_data(self, path): return b"1"
+
+        def raised(outcome):
+            if outcome.raised:
+                raise RuntimeError(outcome.message)
+
         try:
             1 / 0
         except ZeroDivisionError as error:
@@ -175,6 +233,31 @@ def test_honest_code_is_refused(honest):
     )
     assert said == "True"
     assert [(r.facts, r.flags, r.tampered) for r in reports] == [(honest, (), ())] * 2
+
+
+def test_what_is_put_aside_sees_the_key_on_its_way_out():
+    said, _ = sealed(
+        """
+        import gc, sys
+        def look(*_):
+            try:
+                frame = sys._getframe()
+            except (RuntimeError, ValueError):
+                return
+            while frame is not None:
+                print(frame.f_code.co_name)
+                frame = frame.f_back
+
+        class Leaves:
+            def __call__(self, *_): return 3
+            __del__ = look
+
+        torch.ones = Leaves()
+        gc.callbacks.append(look)
+        gc.set_threshold(1)
+        """
+    )
+    assert said == ""
 
 
 def test_the_list_of_all_objects_leads_to_the_key():
