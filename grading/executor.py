@@ -42,6 +42,7 @@ LOOK = "look at "  # so begin the lines of the log that a person should follow
 
 _START_TRIES = 3
 _PULSE = 10.0  # seconds that an empty cell may take
+_WAIT = "import time\ntime.sleep(0.3)"  # what waits for the end of a kernel that an earlier cell has set a timer for
 _PAUSE = 2.0  # seconds before the second try; twice as long before each further one
 # The folder of a submission goes behind the installed packages: a file of it that is called numpy.py shadows nothing.
 _PRELUDE = (
@@ -110,6 +111,7 @@ class ObserveAndJudge(Execute):
         self._sandbox = Sandbox(parent=self)
         self._kernel: StudentKernel | None = None
         self._poison: set[int] = set()  # cells that a kernel did not survive: they are not run again
+        self._survived: set[int] = set()  # cells after which a kernel was still alive some time later
         self._verdicts: dict[int, Verdict] = {}
         try:
             self._start_kernel()
@@ -128,7 +130,8 @@ class ObserveAndJudge(Execute):
     def _grade_cell(self, index: int, name: str | None, judge: Judge) -> None:
         """Run one cell, or judge the exercise ``name``; what a kernel does not survive costs this cell alone."""
         cell = self.nb.cells[index]
-        for again in (True, False):
+        tries = 2
+        while tries:
             try:
                 if name is None:
                     self._run(cell, index)
@@ -138,11 +141,12 @@ class ObserveAndJudge(Execute):
                 return
             except (DeadKernelError, CellTimeoutError, _Doubtful) as error:
                 # What may be the machine's fault, or that of an earlier cell, gets a second try in a new kernel.
-                doubtful = again and isinstance(error, _Doubtful)
+                doubtful = tries == 2 and isinstance(error, _Doubtful)
                 what = ("", str(error), "") if doubtful else self._what_happened(error)
                 self.log.warning("cell %s: %s; going on in a new kernel", index, what[1])
-                if not self._replay(index) and not doubtful and what[0] != "KernelDied":
-                    break
+                if self._replay(index, patient=tries == 1 and what[0] == "KernelDied"):
+                    continue  # an earlier cell was found guilty, and there are fewer of them with each round
+                tries = tries - 1 if doubtful or what[0] == "KernelDied" else 0
         self._poison.add(index)
         if name is None:
             cell.outputs = [_error(what[1])]
@@ -182,26 +186,28 @@ class ObserveAndJudge(Execute):
                 return bytes.fromhex(key)
         raise RuntimeError(f"the kernel could not be made ready: {prelude.outputs}")
 
-    def _replay(self, upto: int) -> bool:
+    def _replay(self, upto: int, patient: bool = False) -> bool:
         """A new kernel in the state of the old one: run the earlier cells again, without the checks.
 
-        True where a cell was found that leaves a kernel dead or deaf behind: the fault was that one's.
+        True where a cell was found that leaves a kernel dead or deaf behind: the fault was that one's. With ``patient`` also one
+        whose kernel dies a moment later, under the next cell's hands; that costs a pause once for each cell.
         """
         found = False
-        while not self._replayed(upto):
+        while not self._replayed(upto, patient):
             found = True
         return found
 
-    def _replayed(self, upto: int) -> bool:
+    def _replayed(self, upto: int, patient: bool) -> bool:
         self._kill()
         self._start_kernel()
         for index in range(upto):
             cell = self.nb.cells[index]
             if cell.cell_type != "code" or utils.is_grade(cell) or index in self._poison:
                 continue
+            wait = patient and index not in self._survived
             try:
                 self._run(new_code_cell(cell.source), index)
-                self._run(new_code_cell("pass"), index, _PULSE)
+                self._run(new_code_cell(_WAIT if wait else "pass"), index, _PULSE)
             except (DeadKernelError, CellTimeoutError, _Doubtful) as error:
                 # Do without it rather than for ever try again.
                 if not isinstance(error, _Doubtful):
@@ -209,6 +215,8 @@ class ObserveAndJudge(Execute):
                 self.log.warning("cell %s is left out: the kernel does not go on after it", index)
                 self._poison.add(index)
                 return False
+            if wait:
+                self._survived.add(index)
         return True
 
     def _kill(self) -> None:
