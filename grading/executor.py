@@ -189,13 +189,15 @@ class ObserveAndJudge(Execute):
     def _replay(self, upto: int, patient: bool = False) -> bool:
         """A new kernel in the state of the old one: run the earlier cells again, without the checks.
 
-        True where a cell was found that leaves a kernel dead or deaf behind: the fault was that one's. With ``patient`` also one
-        whose kernel dies a moment later, under the next cell's hands; that costs a pause once for each cell.
+        True where a cell was found that leaves a kernel dead or deaf behind: the fault was that one's. It may die a moment
+        later, under the next cell's hands. So no cell is found guilty but after a pause behind each one before it; with
+        ``patient`` it pauses at once. A cell that was passed in this way is not waited for again.
         """
-        found = False
-        while not self._replayed(upto, patient):
-            found = True
-        return found
+        known = len(self._poison)
+        if not self._replayed(upto, patient):
+            while not self._replayed(upto, patient=True):
+                pass
+        return len(self._poison) > known
 
     def _replayed(self, upto: int, patient: bool) -> bool:
         self._kill()
@@ -209,6 +211,8 @@ class ObserveAndJudge(Execute):
                 self._run(new_code_cell(cell.source), index)
                 self._run(new_code_cell(_WAIT if wait else "pass"), index, _PULSE)
             except (DeadKernelError, CellTimeoutError, _Doubtful) as error:
+                if not patient:
+                    return False
                 # Do without it rather than for ever try again.
                 if not isinstance(error, _Doubtful):
                     self._what_happened(error)
