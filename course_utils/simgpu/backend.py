@@ -210,6 +210,10 @@ class Stream:
     def wait_stream(self, stream: Stream) -> None:
         pass
 
+    def is_capturing(self) -> bool:
+        """Whether a CUDA graph is being recorded; optimizers of PyTorch 2.15 ask. Nothing is recorded here."""
+        return False
+
 
 _the_stream = object.__new__(Stream)
 

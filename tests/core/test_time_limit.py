@@ -72,7 +72,10 @@ def test_a_check_in_another_thread_works_without_an_alarm():
     assert [f.value for f in seen[0].facts] == [7, 7]
 
 
-HOG = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])}); print(os.getpid(), flush=True)\nwhile True: pass"
+# Four write into one pipe: a line in one piece, or a hog whose number nobody could read runs on for ever.
+HOG = (
+    "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])}); os.write(1, b'%d\\n' % os.getpid())\nwhile True: pass"
+)
 # The shell ends at once: what descends from this process would count as its own.
 FOUR_HOGS = 'for i in 1 2 3 4; do "$0" -c "$1" "$2" & done'
 

@@ -87,3 +87,7 @@ def test_one_optimizer_serves_parameters_on_two_devices(device: torch.device, se
         optimizer.zero_grad()
     assert all(not torch.equal(a, b.cpu()) for a, b in zip(before, model.parameters(), strict=True))
     assert [p.device for p in model.parameters()][::2] == [device, second, torch.device("cpu")]
+
+
+def test_an_optimizer_of_a_newer_pytorch_asks_the_stream_in_vain(sim: torch.device) -> None:
+    assert torch.accelerator.current_stream().is_capturing() is False  # PyTorch 2.15 asks before each step
