@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import Course
+from course import Course
 from nbgrader.api import Gradebook
 from submissions import SECTION, Submission, submissions
 from traitlets.config import Config
