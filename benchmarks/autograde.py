@@ -212,7 +212,7 @@ def real(folder: Path, name: str, students: int, jobs: int, rounds: int) -> None
     compare(f"Section {assignment}", ways(course, folder / "stock", assignment, jobs), assignment, students, rounds)
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description="Measure how long a submission takes to grade.")
     parser.add_argument("--students", type=int, default=30, help="with trivial code")
     parser.add_argument("--section", default="01_tensor_costs")
@@ -229,8 +229,7 @@ def main() -> int:
             real(folder, options.section, options.section_students, options.jobs, options.rounds)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return 0 if reached >= GOAL else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
