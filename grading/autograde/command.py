@@ -37,7 +37,9 @@ from grading.autograde.report import summary, write_reports
 from grading.autograde.store import Store, key_of
 from grading.autograde.task import GRADED, NOT_GRADABLE, Result, Task
 from grading.judge import Judge
+from grading.kernels.manager import warm_process
 from grading.restore import Released
+from grading.sandbox.settings import Sandbox
 from grading.settings import load_config
 from grading.source import ROOT, Section, SourceError, sections
 
@@ -225,9 +227,9 @@ def _asked(options: argparse.Namespace, settings: list[str]) -> _Asked:
         raise SourceError("there is no run to resume") from None
 
 
-def _engine(options: argparse.Namespace, ahead: int) -> Engine:
+def _engine(options: argparse.Namespace, config: Config, ahead: int) -> Engine:
     if not options.scheduler:
-        return Local(max(1, min(options.jobs, ahead)))
+        return Local(max(1, min(options.jobs, ahead)), warm=warm_process(Sandbox(config=config)) if ahead else None)
     try:
         return Cluster(options.scheduler)
     except ImportError:
@@ -279,7 +281,7 @@ def _run(options: argparse.Namespace, settings: list[str]) -> int:
     asked = _asked(options, settings)
     course = _Course(load_config(asked.settings), asked, _say)
     references, ahead, results = _plan(course)
-    engine = _engine(options, len(ahead))
+    engine = _engine(options, course.config, len(ahead))
     interrupted = False
     try:
         atomic_write_json(RESULTS / _STATE, vars(asked))

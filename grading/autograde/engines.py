@@ -1,4 +1,4 @@
-"""Where tasks run: in processes of this machine (loky, which joblib brings along), or on a Dask cluster.
+"""Where tasks run: in processes of this machine, or on a Dask cluster.
 
 An engine takes tasks, and gives results in the order in which they are done. A process or a machine that is lost in
 mid-work costs a retry of what it was working on, and of nothing else.
@@ -7,19 +7,25 @@ mid-work costs a retry of what it was working on, and of nothing else.
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
+import multiprocessing
 import os
 import signal
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from concurrent.futures import ProcessPoolExecutor
+from typing import Protocol
+
+import psutil
 
 from grading.autograde.task import Result, Task, grade
+from grading.kernels.manager import Warm, use_warm_process
 
 __all__ = ["Cluster", "Engine", "Local", "default_jobs", "run"]
 
+_START = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 TRIES = 3  # processes that a submission may lose before it counts as not gradable
 
 
@@ -68,58 +74,73 @@ def run(engine: Engine, tasks: Iterable[Task]) -> Iterator[Result]:
 class Local:
     """Processes of this machine, one for each slot and each in a pool of its own: a crash touches nobody else's work.
 
+    They are forked from a process that has imported the grader, and fork kernels from one warm process together.
+
     Parameters
     ----------
     slots : int
         Submissions at a time.
     work : callable
         What a process does with a task; :func:`grading.autograde.task.grade`, but for tests.
+    warm : Warm, optional
+        By default each process makes its own.
     """
 
-    def __init__(self, slots: int, work: Callable[[Task], Result] = grade) -> None:
+    def __init__(self, slots: int, work: Callable[[Task], Result] = grade, warm: Warm | None = None) -> None:
         self.slots = slots
-        self._work = work
-        self._lanes: list[tuple[Any, concurrent.futures.Future[Result]]] = []
+        self._work, self._warm = work, warm
+        self._context = multiprocessing.get_context(_START)
+        if _START == "forkserver":
+            self._context.set_forkserver_preload([grade.__module__])
+        self._lanes: list[tuple[ProcessPoolExecutor, int, concurrent.futures.Future[Result]]] = []
 
     def submit(self, task: Task) -> concurrent.futures.Future[Result]:
-        pool = self._take() or self._new()
+        pool, pid = self._take() or self._new()
         future = pool.submit(self._work, task)
-        self._lanes.append((pool, future))
+        self._lanes.append((pool, pid, future))
         return future
 
-    def _take(self) -> Any:
+    def _take(self) -> tuple[ProcessPoolExecutor, int] | None:
         """A pool that has done its work well; those whose process is gone are put away."""
-        for lane in [lane for lane in self._lanes if lane[1].done()]:
+        for lane in [lane for lane in self._lanes if lane[2].done()]:
             self._lanes.remove(lane)
-            pool, future = lane
+            pool, pid, future = lane
             if not future.cancelled() and future.exception() is None:
-                return pool
-            pool.shutdown(wait=False, kill_workers=True)
+                return pool, pid
+            _end(pool, pid)
         return None
 
-    def _new(self) -> Any:
-        from joblib.externals.loky import ProcessPoolExecutor
-
-        return ProcessPoolExecutor(max_workers=1, initializer=_begin, initargs=(os.getpid(),))
+    def _new(self) -> tuple[ProcessPoolExecutor, int]:
+        pool = ProcessPoolExecutor(1, self._context, initializer=_begin, initargs=(self._warm,))
+        return pool, pool.submit(os.getpid).result()
 
     def stop(self) -> None:
         """End the processes at once, with everything they have started."""
-        for pool, _ in self._lanes:
-            pool.shutdown(wait=True, kill_workers=True)
+        for pool, pid, _ in self._lanes:
+            _end(pool, pid)
 
 
-def _begin(parent: int) -> None:
+def _end(pool: ProcessPoolExecutor, pid: int) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        for one in [process, *process.children(recursive=True)]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
+    pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _begin(warm: Warm | None) -> None:
     """In a new process: leave Ctrl-C to the parent, and do not outlive it."""
     # A handler of our own, not SIG_IGN: that one would be inherited by the kernels.
     signal.signal(signal.SIGINT, lambda *_: None)
-    threading.Thread(target=_follow, args=(parent,), daemon=True).start()
+    threading.Thread(target=_follow, daemon=True).start()
+    if warm is not None:
+        use_warm_process(warm)
 
 
-def _follow(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    import psutil
-
+def _follow() -> None:
+    # Not os.getppid(): the fork server, which that names, lives as long as any of its children.
+    multiprocessing.parent_process().join()
     for child in psutil.Process().children(recursive=True):
         child.kill()
     os._exit(1)

@@ -6,6 +6,7 @@ Each submission is one transaction, and writing it twice changes nothing. A mark
 
 from __future__ import annotations
 
+import functools
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -28,18 +29,19 @@ __all__ = ["Marks"]
 
 
 @contextmanager
-def _transaction(db_url: str, course: str) -> Iterator[Gradebook]:
+def _transaction(gradebook: Gradebook) -> Iterator[Gradebook]:
     """A gradebook whose many small commits become one: all of the block is written, or nothing.
 
     nbgrader commits after every grade, which costs a notebook of 17 exercises 0.6 s on an ordinary disk.
     """
-    with Gradebook(db_url, course) as gradebook:
-        gradebook.db.remove()
-        with gradebook.engine.connect() as connection, connection.begin():
-            # The session's commits end at this connection, its rollbacks and errors do not.
-            gradebook.db.configure(bind=connection, join_transaction_mode="rollback_only")
+    with gradebook.engine.connect() as connection, connection.begin():
+        # The session's commits end at this connection, its rollbacks and errors do not.
+        gradebook.db.configure(bind=connection, join_transaction_mode="rollback_only")
+        try:
             yield gradebook
             gradebook.db.commit()
+        finally:
+            gradebook.db.remove()
 
 
 def _withdraw(gradebook: Gradebook, assignment: str, student: str) -> None:
@@ -78,6 +80,13 @@ class Marks:
         self._folders = CourseDirectory(config=config)
         self._waiting, self._patience = waiting, patience
 
+    @functools.cached_property
+    def _gradebook(self) -> Gradebook:
+        """Opened once: SQLAlchemy compiles its statements anew for every engine, which is half of what a write takes."""
+        gradebook = Gradebook(self._folders.db_url, self._folders.course_id)
+        gradebook.db.remove()
+        return gradebook
+
     # ------------------------------------------------------------------------------------------ writing
     def withdraw(self, submissions: Iterable[tuple[str, str]]) -> None:
         """Take away the old marks of (assignment, student) that are about to be graded again, all or none."""
@@ -101,7 +110,7 @@ class Marks:
 
     def is_written(self, results: Iterable[Result]) -> set[tuple[str, str]]:
         """The (assignment, student) of those results that gradebook and ``autograded/`` already agree with."""
-        with _transaction(self._folders.db_url, self._folders.course_id) as gradebook:
+        with _transaction(self._gradebook) as gradebook:
             return {(r.assignment, r.student) for r in results if self._agrees(gradebook, r)}
 
     def _agrees(self, gradebook: Gradebook, result: Result) -> bool:
@@ -168,7 +177,7 @@ class Marks:
         told = False
         while True:
             try:
-                with _transaction(self._folders.db_url, self._folders.course_id) as gradebook:
+                with _transaction(self._gradebook) as gradebook:
                     block(gradebook)
                 return
             except OperationalError as error:

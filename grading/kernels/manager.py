@@ -9,6 +9,7 @@ import functools
 import json
 import logging
 import os
+import select
 import shutil
 import socket
 import subprocess
@@ -31,7 +32,7 @@ from grading.sandbox.offer import Offer, choose
 from grading.sandbox.settings import Sandbox
 from grading.source import ROOT
 
-__all__ = ["KernelNotStarted", "StudentKernel"]
+__all__ = ["KernelNotStarted", "StudentKernel", "Warm", "use_warm_process", "warm_process"]
 
 MAX_MESSAGE = 64 << 20  # bytes of one part of a message; a kernel that sends more is cut off
 _MIB = 1 << 20
@@ -42,21 +43,54 @@ class KernelNotStarted(RuntimeError):
 
 
 # ------------------------------------------------------------------------------------------------ the warm process
-class WarmProcess:
-    """The grading process's side of ``grading.kernels.warm``, and the folder in which its kernels have theirs."""
+class Warm:
+    """A process of ``grading.kernels.warm`` that runs already: its socket, and the folder in which its kernels have theirs.
+
+    It may be given to other processes of :mod:`multiprocessing`, which then start kernels from it as well: it takes seconds
+    and some hundred MB to make one.
+    """
+
+    def __init__(self, modules: tuple[str, ...], folder: Path, data_files: list[str], channel: socket.socket) -> None:
+        self.modules, self.folder, self.data_files = modules, folder, data_files
+        self.data, self.package = folder / "data", folder / "package"
+        self._channel = channel
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Warm, (self.modules, self.folder, self.data_files, self._channel)
+
+    def alive(self) -> bool:
+        look = select.poll()
+        look.register(self._channel, 0)
+        return not look.poll(0)  # it only ever says that the other end is gone
+
+    def start(self, order: Order, seconds: float) -> KeptProcess:
+        """Send an order; the process, once it runs. Raises KernelNotStarted."""
+        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            try:
+                socket.send_fds(self._channel, [order.to_text().encode()], [theirs.fileno()])
+            except OSError as error:
+                mine.close()
+                raise KernelNotStarted(f"the process that forks kernels is gone: {error}") from None
+        return KeptProcess(mine, seconds)
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+class WarmProcess(Warm):
+    """A warm process of this process's own: it starts it, and ends it."""
 
     def __init__(self, modules: tuple[str, ...]) -> None:
         # Socket names are short, at most 107 characters with the folder; some systems' temporary folders are not.
         short = len(tempfile.gettempdir()) < 50
-        self.folder = Path(tempfile.mkdtemp(prefix="grading-", dir=None if short else "/tmp"))
-        self.data = self.folder / "data"
-        self.data_files = box.data_view(self.data)
+        folder = Path(tempfile.mkdtemp(prefix="grading-", dir=None if short else "/tmp"))
+        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        super().__init__(modules, folder, box.data_view(folder / "data"), mine)
         # Landlock forbids to list the course's folder, and so to find the package in it.
-        self.package = self.folder / "package"
         self.package.mkdir()
         (self.package / "course_utils").symlink_to(ROOT / "course_utils")
         self._pid = os.getpid()
-        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         variables = {
             **box.environment(os.environ.get("HOME", "/"), str(self.data), []),
             "TMPDIR": str(self.folder),
@@ -76,38 +110,34 @@ class WarmProcess:
             )
         atexit.register(self.close)
 
-    def alive(self) -> bool:
-        return self._process.poll() is None
-
-    def start(self, order: Order, seconds: float) -> KeptProcess:
-        """Send an order; the process, once it runs."""
-        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            socket.send_fds(self._channel, [order.to_text().encode()], [theirs.fileno()])
-        return KeptProcess(mine, seconds)
-
     def close(self) -> None:
         if os.getpid() != self._pid:  # a copy in a forked process: not its own
             return
         atexit.unregister(self.close)
-        self._channel.close()
+        super().close()
         self._process.kill()
         self._process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-_warm_processes: dict[tuple[int, tuple[str, ...]], WarmProcess] = {}
+_warm_processes: dict[tuple[int, tuple[str, ...]], Warm] = {}
 
 
-def warm_process(modules: tuple[str, ...] = PRELOAD) -> WarmProcess:
+def warm_process(sandbox: Sandbox) -> Warm:
     """The warm process of this grading process; started at the first call, and again where it has died."""
-    key = (os.getpid(), modules)
-    process = _warm_processes.get(key)
+    modules = PRELOAD if sandbox.warm else ()
+    process = _warm_processes.get((os.getpid(), modules))
     if process is None or not process.alive():
         if process is not None:
             process.close()
-        process = _warm_processes[key] = WarmProcess(modules)
+        process = WarmProcess(modules)
+        use_warm_process(process)
     return process
+
+
+def use_warm_process(process: Warm) -> None:
+    """From now on this process starts its kernels from another's warm process, and makes one of its own when that dies."""
+    _warm_processes[os.getpid(), process.modules] = process
 
 
 class KeptProcess:
@@ -215,7 +245,7 @@ class StudentKernel(AsyncKernelManager):
         self.transport, self.transport_encryption = "ipc", "disabled"  # the folder is private
         self.kept = can_fork()
         if self.kept:
-            self._warm = warm_process(PRELOAD if sandbox.warm else ())
+            self._warm = warm_process(sandbox)
             self._folder = Path(tempfile.mkdtemp(prefix="k", dir=self._warm.folder))
             self.provisioner = _Provisioner(kernel_id="kernel", kernel_spec=self._kernel_spec, parent=self)
         else:
