@@ -41,7 +41,7 @@ __all__ = ["LOOK", "NotGradable", "ObserveAndJudge"]
 LOOK = "look at "  # so begin the lines of the log that a person should follow
 
 _START_TRIES = 3
-_PULSE = 10.0  # seconds that an empty cell may take
+_PULSE_SECONDS = 10.0  # that the cell after it may take
 _PAUSE = 2.0  # seconds before the second try; twice as long before each further one
 # The folder of a submission goes behind the installed packages: a file of it that is called numpy.py shadows nothing.
 _PRELUDE = (
@@ -55,6 +55,8 @@ _PRELUDE = (
 _ORDER = "import sys as _course_sys\n_course_sys.audit({event!r}, {id!r}, {seed}, {nonce!r}, (lambda: 0).__globals__)"
 _LACKING = "from course_utils.observe.processes import shortage as _shortage\nprint(_shortage())\ndel _shortage"
 
+
+_PULSE = "import time as _course_time\n_course_time.sleep(0.05)"  # what ends a kernel, ends it a moment later
 
 # What a kernel's keeper ended it for: name, message, reason. With the settings of the sandbox, and ``limit`` in seconds.
 _CAUSES = {
@@ -201,7 +203,7 @@ class ObserveAndJudge(Execute):
                 continue
             try:
                 self._run(new_code_cell(cell.source), index)
-                self._run(new_code_cell("pass"), index, _PULSE)
+                self._run(new_code_cell(_PULSE), index, _PULSE_SECONDS)
             except (DeadKernelError, CellTimeoutError, _Doubtful) as error:
                 # Do without it rather than for ever try again.
                 if not isinstance(error, _Doubtful):

@@ -98,6 +98,9 @@ ALSO = {
     "__new__": {"CodeType", "replace"},
 }
 
+# Profilers below Python that libraries switch on and off. Each check switches them off before it looks.
+PROFILERS = {"enable", "disable", "_enable_profiler", "_disable_profiler"}
+
 
 def mac(body: str, key: bytes) -> str:
     """The signature of a report: 32 hexadecimal digits."""
@@ -221,6 +224,8 @@ def _arm(operators: dict[str, str]) -> None:
         # Library code whose own text does not name it was given it, to be called on behalf of others.
         code = frame.f_code
         said = {*code.co_names, *code.co_freevars, *(c for c in code.co_consts if type(c) is str)}
+        if event == "sys.setprofile" and not observing and said & PROFILERS:
+            return ""
         if not said & {name, *ALSO.get(name, ())}:
             return what
         while frame is not None and _hands_on(frame.f_code):
