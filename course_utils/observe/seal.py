@@ -337,6 +337,7 @@ class _Snapshot:
         self.cells: list[tuple[str, Any, Any]] = []
         self.functions: set[int] = set()
         self.builtins = dict(vars(builtins))
+        self.kinds: set[int] = set()
         self.codes: set[int] = set()  # of the simulated GPU: its functions take the places of PyTorch's
         seen: set[int] = set()
         for name, module in list(sys.modules.items()):
@@ -347,8 +348,11 @@ class _Snapshot:
             entries = {k: v for k, v in vars(module).items() if _decides(name, k, v)}
             self._own(name, module, entries)
             for key, value in entries.items():
+                inner = getattr(value, "__wrapped__", None) if ours else None  # of a cached function
                 if type(value) is FunctionType:
                     self._function(f"{name}.{key}", value, ours)
+                elif type(inner) is FunctionType:
+                    self._function(f"{name}.{key}", inner, ours)
                 elif isinstance(value, type) and id(value) not in seen and value.__module__ == name:
                     seen.add(id(value))
                     if not value.__flags__ & _IMMUTABLE:
@@ -388,6 +392,8 @@ class _Snapshot:
         self.owners.append((label, owner, tuple(entries), tuple(entries.values()), frozenset(vars(owner))))
 
     def _class(self, label: str, kind: type, ours: bool) -> None:
+        if label.startswith(f"{OURS}.simgpu"):
+            self.kinds.add(id(kind))
         entries = {
             k: v
             for k, v in vars(kind).items()
@@ -450,6 +456,11 @@ class _Snapshot:
         return self.builtins.get(name) is value
 
     def _is_ours(self, value: Any) -> bool:
+        """Is it one of the simulated GPU's functions, properties or objects?"""
+        if type(value) is property:
+            return all(self._is_ours(f) for f in (value.fget, value.fset) if f is not None)
+        if id(type(value)) in self.kinds:
+            return True
         return id(getattr(getattr(value, "__func__", value), "__code__", None)) in self.codes
 
 

@@ -267,6 +267,22 @@ def test_what_is_put_aside_sees_the_key_on_its_way_out():
     assert said == ""
 
 
+def test_the_simulated_gpu_is_put_back_as_if_a_student_had_replaced_pytorch():
+    said, reports = sealed(
+        """
+        from course_utils import simgpu
+        device = simgpu.enable()
+
+        def tried(n):
+            x = torch.ones(n, device=device, requires_grad=True)
+            (2 * x).sum().backward()
+            return [x.device.type == device.type, x.is_cpu, x.grad.tolist()]
+        """
+    )
+    assert [(r.flags, r.tampered) for r in reports] == [((), ())] * 2
+    assert all([True, False] == fact[1][:2] for r in reports for fact in r.facts if fact[0] == "value")
+
+
 def test_the_list_of_all_objects_leads_to_the_key():
     said, _ = sealed(
         """
