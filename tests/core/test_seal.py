@@ -268,7 +268,7 @@ def test_what_is_put_aside_sees_the_key_on_its_way_out():
 
 
 def test_the_simulated_gpu_is_put_back_as_if_a_student_had_replaced_pytorch():
-    said, reports = sealed(
+    _, reports = sealed(
         """
         from course_utils import simgpu
         device = simgpu.enable()
@@ -280,7 +280,7 @@ def test_the_simulated_gpu_is_put_back_as_if_a_student_had_replaced_pytorch():
         """
     )
     assert [(r.flags, r.tampered) for r in reports] == [((), ())] * 2
-    assert all([True, False] == fact[1][:2] for r in reports for fact in r.facts if fact[0] == "value")
+    assert all(fact[1][:2] == [True, False] for r in reports for fact in r.facts if fact[0] == "value")
 
 
 def test_the_list_of_all_objects_leads_to_the_key():
