@@ -42,7 +42,7 @@ LOOK = "look at "  # so begin the lines of the log that a person should follow
 
 _START_TRIES = 3
 _PULSE = 10.0  # seconds that an empty cell may take
-_WAIT = "import time\ntime.sleep(0.3)"  # what waits for the end of a kernel that an earlier cell has set a timer for
+_WAIT = "__import__('time').sleep(0.3)"  # what waits for the end of a kernel that an earlier cell has set a timer for
 _PAUSE = 2.0  # seconds before the second try; twice as long before each further one
 # The folder of a submission goes behind the installed packages: a file of it that is called numpy.py shadows nothing.
 _PRELUDE = (

@@ -16,6 +16,7 @@ import faulthandler
 import gc
 import multiprocessing
 import os
+import pickle
 import re
 import shutil
 import signal
@@ -39,6 +40,7 @@ POLL = 0.02  # seconds
 SHARED_MEMORY = "/dev/shm"
 SHARED_BYTES = 32 << 20  # that must be free in it; no check needs as much
 DESCRIPTORS = 128  # that a process must be able to open
+MAX_MESSAGE = 256 << 20  # bytes
 _DONE = "course: done"
 
 
@@ -112,6 +114,7 @@ def apart(function: Callable[[Callable[[Any], None]], None], seconds: float) -> 
     if lacking:
         return Apart(lacking=lacking)
     reader, writer = multiprocessing.Pipe(duplex=False)
+    token = os.urandom(16)  # begins every message: what else the function's code writes into the pipe is none
     messages: list[Any] = []
     # A killed process cannot clear up: multiprocessing's own folders, for one, would stay behind.
     temporary = tempfile.TemporaryDirectory(prefix="check-", ignore_cleanup_errors=True)
@@ -123,14 +126,15 @@ def apart(function: Callable[[Callable[[Any], None]], None], seconds: float) -> 
                 warnings.simplefilter("ignore", DeprecationWarning)
                 pid = os.fork()
             if pid == 0:
-                _child(function, writer, trace, folder)
+                reader.close()
+                _child(function, writer, token, trace, folder)
         except OSError as error:
             return Apart(lacking=f"no further process can be started here ({error})")
         finally:
             gc.unfreeze()
         own = OwnTime(pid)
         try:
-            death = _listen(pid, reader, messages, seconds, own)
+            death = _listen(pid, reader, token, messages, seconds, own)
             took = own.seconds()
         finally:
             _end(pid)
@@ -139,7 +143,7 @@ def apart(function: Callable[[Callable[[Any], None]], None], seconds: float) -> 
         return Apart(tuple(messages), death, tuple((name, int(line)) for name, line in frames), seconds=took)
 
 
-def _child(function: Callable, writer: Connection, trace: IO[bytes], folder: str) -> NoReturn:
+def _child(function: Callable, writer: Connection, token: bytes, trace: IO[bytes], folder: str) -> NoReturn:
     """The forked process. Leaves by ``os._exit``: no cleaning up of the process that asked belongs to it."""
     code = 1
     try:
@@ -148,8 +152,12 @@ def _child(function: Callable, writer: Connection, trace: IO[bytes], folder: str
         faulthandler.enable(trace)
         tempfile.tempdir = folder
         torch.set_num_threads(1)  # OpenMP's threads did not come along: a parallel loop would wait for them for ever
-        function(writer.send)
-        writer.send(_DONE)
+
+        def send(message: Any) -> None:
+            writer.send_bytes(token + pickle.dumps(message))
+
+        function(send)
+        send(_DONE)
         code = 0
     finally:
         os._exit(code)
@@ -161,7 +169,7 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
-def _listen(pid: int, reader: Connection, messages: list[Any], seconds: float, own: OwnTime) -> str:
+def _listen(pid: int, reader: Connection, token: bytes, messages: list[Any], seconds: float, own: OwnTime) -> str:
     """Collect what the process sends until it is done, dead or too late; how it died, or an empty text."""
     look = seconds  # on the wall: before that, its own time cannot be up
     # The end of the pipe tells nothing: workers that the process has forked hold it open, too.
@@ -169,9 +177,12 @@ def _listen(pid: int, reader: Connection, messages: list[Any], seconds: float, o
         gone = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         while reader.poll(0 if gone else POLL):
             try:
-                message = reader.recv()
+                data = reader.recv_bytes(MAX_MESSAGE)
             except (EOFError, OSError):
                 break
+            if not data.startswith(token):
+                continue
+            message = pickle.loads(data[len(token) :])
             if message == _DONE:
                 return ""
             messages.append(message)

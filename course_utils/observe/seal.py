@@ -98,6 +98,9 @@ ALSO = {
     "__new__": {"CodeType", "replace"},
 }
 
+# Profilers below Python that libraries switch on and off. Each check switches them off before it looks.
+PROFILERS = {"enable", "disable", "_enable_profiler", "_disable_profiler"}
+
 
 def mac(body: str, key: bytes) -> str:
     """The signature of a report: 32 hexadecimal digits."""
@@ -221,6 +224,8 @@ def _arm(operators: dict[str, str]) -> None:
         # Library code whose own text does not name it was given it, to be called on behalf of others.
         code = frame.f_code
         said = {*code.co_names, *code.co_freevars, *(c for c in code.co_consts if type(c) is str)}
+        if event == "sys.setprofile" and not observing and said & PROFILERS:
+            return ""
         if not said & {name, *ALSO.get(name, ())}:
             return what
         while frame is not None and _hands_on(frame.f_code):
@@ -332,6 +337,7 @@ class _Snapshot:
         self.cells: list[tuple[str, Any, Any]] = []
         self.functions: set[int] = set()
         self.builtins = dict(vars(builtins))
+        self.kinds: set[int] = set()
         self.codes: set[int] = set()  # of the simulated GPU: its functions take the places of PyTorch's
         seen: set[int] = set()
         for name, module in list(sys.modules.items()):
@@ -342,8 +348,11 @@ class _Snapshot:
             entries = {k: v for k, v in vars(module).items() if _decides(name, k, v)}
             self._own(name, module, entries)
             for key, value in entries.items():
+                inner = getattr(value, "__wrapped__", None) if ours else None  # of a cached function
                 if type(value) is FunctionType:
                     self._function(f"{name}.{key}", value, ours)
+                elif type(inner) is FunctionType:
+                    self._function(f"{name}.{key}", inner, ours)
                 elif isinstance(value, type) and id(value) not in seen and value.__module__ == name:
                     seen.add(id(value))
                     if not value.__flags__ & _IMMUTABLE:
@@ -383,6 +392,8 @@ class _Snapshot:
         self.owners.append((label, owner, tuple(entries), tuple(entries.values()), frozenset(vars(owner))))
 
     def _class(self, label: str, kind: type, ours: bool) -> None:
+        if label.startswith(f"{OURS}.simgpu"):
+            self.kinds.add(id(kind))
         entries = {
             k: v
             for k, v in vars(kind).items()
@@ -445,6 +456,11 @@ class _Snapshot:
         return self.builtins.get(name) is value
 
     def _is_ours(self, value: Any) -> bool:
+        """Is it one of the simulated GPU's functions, properties or objects?"""
+        if type(value) is property:
+            return all(self._is_ours(f) for f in (value.fget, value.fset) if f is not None)
+        if id(type(value)) in self.kinds:
+            return True
         return id(getattr(getattr(value, "__func__", value), "__code__", None)) in self.codes
 
 

@@ -17,8 +17,11 @@ from mini_course import NOTEBOOK, answer_cell, check_cell
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 
-__all__ = ["ATTACKS", "GOOD", "HONEST", "MARK", "WRONG", "Attack", "with_places"]
+from grading.sandbox.offer import choose
 
+__all__ = ["ATTACKS", "GOOD", "HONEST", "MARK", "WALLS", "WRONG", "Attack", "with_places"]
+
+WALLS = choose("auto").kind != "none"  # without a sandbox files, network and processes are open to student code
 GOOD = ("a-good", "z-good")  # the students around them, by the order of grading
 WRONG = {
     "doubled": "def doubled(x):\n    return x",
@@ -881,7 +884,7 @@ def batches(n, k):
             if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
                 link = multiprocessing.connection.Connection(os.dup(descriptor), readable=False)
                 link.send(Fact("batches", right))
-                link.send("done")
+                link.send("course: done")
         except Exception:
             continue
     os._exit(0)

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from catalogue import ATTACKS, GOOD, Attack
+from catalogue import ATTACKS, GOOD, WALLS, Attack
 from mini_course import POINTS
-
-from grading.sandbox.offer import choose
-
-WALLS = choose("auto").kind != "none"
 
 
 @pytest.fixture(params=ATTACKS, ids=lambda attack: attack.student)

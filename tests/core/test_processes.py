@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
 import time
+from multiprocessing.connection import Connection
 from types import SimpleNamespace
 
 import psutil
@@ -17,6 +20,7 @@ import torch
 
 from course_utils.observe import processes
 from course_utils.observe.compare import Behaviour, Kind, compare
+from course_utils.observe.plain import Fact
 from course_utils.observe.processes import apart, can_fork, settled_children, shortage
 from course_utils.observe.registry import Exercise
 from course_utils.observe.run import observe
@@ -45,6 +49,22 @@ def test_facts_remarks_and_output_do_not_come_back():
     assert seen.values() == [("one", 1), ("two", [2.5, "x"])] and seen.ended is None
     assert "said inside" in seen.output
     assert any("a warning inside" in remark for remark in seen.remarks)
+
+
+def test_what_an_answer_writes_into_the_pipe_passes_for_facts():
+    mine = {int(name) for name in os.listdir("/proc/self/fd")}
+
+    def forge():
+        for descriptor in set(range(3, 64)) - mine:
+            with contextlib.suppress(OSError):
+                if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+                    link = Connection(os.dup(descriptor), readable=False)
+                    link.send(Fact("one", "forged"))
+                    link.send_bytes(b"no pickle")
+        return "right"
+
+    seen = watched(lambda answer, case, see: see("one", answer()), forge)
+    assert (seen.values(), seen.ended) == ([("one", "right")], None)
 
 
 def test_an_exception_loses_the_students_own_line():

@@ -118,6 +118,27 @@ def test_a_deleted_check_costs_the_mark():
     assert results(restored(cells)) == dict.fromkeys(NAMES, 7)
 
 
+def test_a_notebook_without_metadata_is_checked_before_it_has_answered():
+    cells = handed_out()
+    for c in cells:
+        c.metadata = NotebookNode()
+    assert results(restored(cells)) == dict.fromkeys(NAMES, 7)
+
+
+def test_imports_that_were_moved_to_the_end_come_too_late():
+    cells = handed_out()
+    cells.append(cells.pop(at(cells, "setup-1")))
+    out = restored(cells)
+    assert at(out, "setup-1") < min(at(out, f"answer-{name}") for name in NAMES)
+
+
+def test_a_tag_that_nbformat_refuses_leaves_the_notebook_invalid():
+    cells = handed_out()
+    cells[at(cells, "answer-first")].metadata["tags"] = ["mine", "", "a,b", 3, "mine"]
+    out = restored(cells)
+    assert out[at(out, "answer-first")].metadata.tags == ["mine"]
+
+
 def test_a_deleted_answer_costs_other_marks():
     cells = handed_out()
     del cells[at(cells, "answer-second")]

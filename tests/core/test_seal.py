@@ -215,7 +215,7 @@ def test_code_of_the_notebook_gets_at_frames_or_at_the_collector():
 def test_honest_code_is_refused(honest):
     said, reports = sealed(
         """
-        import collections, dataclasses, enum, gc, inspect, logging, traceback, typing, warnings
+        import collections, cProfile, dataclasses, enum, gc, io, contextlib, inspect, logging, traceback, typing, warnings
         collections.namedtuple("P", "x y")
         dataclasses.make_dataclass("D", ["x"])
         enum.Enum("E", "A B")
@@ -227,6 +227,13 @@ def test_honest_code_is_refused(honest):
             traceback.format_exc()
         inspect.signature(tried), inspect.getsource(torch.nn.Linear), inspect.getmembers(tried)
         compile("1", "<mine>", "eval")
+        with contextlib.redirect_stdout(io.StringIO()):
+            cProfile.run("sum(range(9))")
+        with torch.profiler.profile(with_stack=True):
+            torch.ones(3)
+        torch.jit.script(torch.nn.ReLU())
+        import unittest.mock, pdb, timeit
+        timeit.timeit("1", number=1)
         print(any(type(thing) is torch.Tensor for thing in [*gc.get_objects(), *gc.get_objects(2), torch.ones(1)]))
         torch.set_default_dtype(torch.float32)
         """
@@ -258,6 +265,22 @@ def test_what_is_put_aside_sees_the_key_on_its_way_out():
         """
     )
     assert said == ""
+
+
+def test_the_simulated_gpu_is_put_back_as_if_a_student_had_replaced_pytorch():
+    _, reports = sealed(
+        """
+        from course_utils import simgpu
+        device = simgpu.enable()
+
+        def tried(n):
+            x = torch.ones(n, device=device, requires_grad=True)
+            (2 * x).sum().backward()
+            return [x.device.type == device.type, x.is_cpu, x.grad.tolist()]
+        """
+    )
+    assert [(r.flags, r.tampered) for r in reports] == [((), ())] * 2
+    assert all(fact[1][:2] == [True, False] for r in reports for fact in r.facts if fact[0] == "value")
 
 
 def test_the_list_of_all_objects_leads_to_the_key():

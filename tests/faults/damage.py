@@ -97,7 +97,7 @@ CODE = [
     Fault(
         "dies a moment later",
         said="is left out",
-        first="import os, threading\nthreading.Timer(0.02, os.abort).start()",
+        first="import os, threading\nthreading.Timer(0.005, os.abort).start()",
     ),
     Fault("sends half a letter", first="from IPython.display import HTML\nprint('\\ud800')\nHTML('\\ud800')"),
     Fault(
