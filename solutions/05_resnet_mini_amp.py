@@ -2394,7 +2394,8 @@ reveal(
 #
 # Further ingredients, for your own search: a wider or deeper net; groups of
 # convolutions with max-pool between them; a first layer that whitens 2 x 2 patches and is not trained; colour jitter;
-# flips and shifts at test time, with the mean of the logits; an average of the weights over the last epochs; mixup.
+# flips and shifts at test time, with the mean of the logits; an average of the weights over the last epochs; mixup; an
+# optimizer that makes the directions of a step equally long (Muon).
 
 # %% [markdown] exercise="train_cifar_mini"
 # Write `train_cifar_mini(images, labels, budget)`: your own recipe. It gets
@@ -2413,7 +2414,8 @@ def train_cifar_mini(images, labels, budget):
     """Train within a budget of passes; a function that predicts classes."""
     ### BEGIN SOLUTION
     batch_size, classes, device = 50, 10, images.device
-    # Few passes: a small net that learns fast, hardly disturbed. Many passes: more room, and more noise against learning by heart.
+    # Few passes: a small net that learns fast, hardly disturbed. Many passes: more room, and more
+    # noise against learning by heart.
     long_run = budget > 25
     widths = (48, 96, 192) if long_run else (32, 64, 128)
 
@@ -2438,7 +2440,8 @@ def train_cifar_mini(images, labels, budget):
         n, rows = len(x), torch.arange(32, device=device)
         x = torch.where(mirrored[:, None, None, None], x.flip(3), x)
         corner = torch.randint(0, 9, (2, n, 1), device=device)
-        item, channel = torch.arange(n, device=device)[:, None, None, None], torch.arange(3, device=device)[:, None, None]
+        item = torch.arange(n, device=device)[:, None, None, None]
+        channel = torch.arange(3, device=device)[:, None, None]
         x = F.pad(x, (4, 4, 4, 4), mode="reflect")[
             item, channel, (corner[0] + rows)[:, None, :, None], (corner[1] + rows)[:, None, None, :]
         ]
@@ -2456,15 +2459,37 @@ def train_cifar_mini(images, labels, budget):
         nn.MaxPool2d(3), nn.Flatten(), nn.Linear(c, classes, bias=False),
     )  # fmt: skip
     for layer in model[1:]:
-        if isinstance(layer, nn.Conv2d):  # each layer begins by passing its input on: gradients reach the first from step 1
+        # Each layer begins by passing its input on: gradients reach the first one from step 1.
+        if isinstance(layer, nn.Conv2d):
             nn.init.dirac_(layer.weight[: layer.in_channels])
     model.to(device, memory_format=torch.channels_last)
     model[0].weight.requires_grad_(False)
 
-    kernels = [p for p in model.parameters() if p.requires_grad and p.dim() > 1]
-    scales = [p for p in model.parameters() if p.requires_grad and p.dim() == 1]
+    @torch.no_grad()
+    def orthogonal_step(weight, momentum, rate, decay=0.3):
+        """Muon: a step whose directions all have about the same length, so that rare features are learned as well.
+
+        Three rounds of a polynomial push the singular values of the gradient towards 1. Source: Keller Jordan and
+        others, Muon, 2024, with its coefficients; torch.optim.Muon does the same for matrices alone.
+        """
+        momentum.mul_(0.6).add_(weight.grad)
+        step = (weight.grad + 0.6 * momentum).flatten(1)
+        tall = len(step) > step.shape[1]
+        step = step.T if tall else step  # the product below is as small as it can be
+        step = step / (step.norm() + 1e-7)
+        for _ in range(3):
+            product = step @ step.T
+            step = 3.4445 * step + (-4.7750 * product + 2.0315 * product @ product) @ step
+        step = step.T * (len(weight) / weight[0].numel()) ** 0.5 if tall else step
+        weight.mul_(1 - rate * decay).sub_(rate * step.reshape(weight.shape))
+
+    trained = [p for p in model.parameters() if p.requires_grad]
+    convolutions = {p: torch.zeros_like(p) for p in trained if p.dim() == 4}
     optimizer = torch.optim.SGD(
-        [{"params": kernels, "weight_decay": 2e-3}, {"params": scales, "weight_decay": 0}],
+        [
+            {"params": [p for p in trained if p.dim() == 2], "weight_decay": 2e-3},
+            {"params": [p for p in trained if p.dim() == 1], "weight_decay": 0},
+        ],
         lr=0.15, momentum=0.9, nesterov=True,
     )  # fmt: skip
     batches = -(-len(images) // batch_size)
@@ -2477,15 +2502,19 @@ def train_cifar_mini(images, labels, budget):
     for epoch in range(budget):
         for index in torch.randperm(len(images), device=device).split(batch_size):
             x = prepare(images[index])
-            if epoch == 0 and schedule.last_epoch == 0:  # before the first step: from 48,000 patches of the first batch
+            # Before the first step: from 48,000 patches of the first batch.
+            if epoch == 0 and schedule.last_epoch == 0:
                 with torch.no_grad():
                     model[0].weight.copy_(whitening(x))
-            # Mirrored in every second epoch: in two passes each image is seen both ways once, which chance does not grant.
+            # Mirrored in every second epoch: in two passes each image is seen both ways once, which
+            # chance does not grant.
             logits = model(augment(x, mirrored[index] ^ (epoch % 2 == 1))) / 9  # gentle logits at the start
             loss = F.cross_entropy(logits, labels[index], label_smoothing=0.2)
-            optimizer.zero_grad()
+            model.zero_grad()
             loss.backward()
             optimizer.step()
+            for weight, momentum in convolutions.items():  # their rate rises and falls with the other one's
+                orthogonal_step(weight, momentum, rate=0.08 * schedule.get_last_lr()[0] / 0.15)
             schedule.step()
     model.eval()
 
