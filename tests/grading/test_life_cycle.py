@@ -136,7 +136,13 @@ def test_no_facts_of_hidden_cases_stay_in_the_graded_notebook(course, graded):
 
 def test_validate_and_autograde_agree_on_the_public_case(course, graded, tmp_path, handed_in):
     for name in ("all_right", "nothing_done", "wasteful"):
-        path = course.root / "grading" / "submitted" / name / SECTION / "tensor_costs.ipynb"
+        notebook = nbformat.read(course.root / "grading" / "submitted" / name / SECTION / "tensor_costs.ipynb", 4)
+        for cell in notebook.cells:
+            if cell.cell_type == "markdown" and cell.metadata.get("nbgrader", {}).get("solution"):
+                cell.source = "An answer in words: without one nbgrader's validate counts one failed cell more."
+        path = tmp_path / name / SECTION / "tensor_costs.ipynb"
+        path.parent.mkdir(parents=True)
+        nbformat.write(notebook, path)
         run = course.run("nbgrader", "validate", str(path))
         failed = [e for e, p in graded[name].items() if p < handed_in["all_right"].deserved[e]]
         if failed:
