@@ -1,7 +1,7 @@
 """What the reference recipe of the capstone reaches, and what it costs. Prints mean and spread over seeds.
 
     python benchmarks/capstone.py [--budget 12] [--seeds 3]              CIFAR-mini as it is built: the test images
-    python benchmarks/capstone.py --npz images.npz --budget 100          real images: x_train, y_train, x_test, y_test
+    python benchmarks/capstone.py --npz images.npz --budget 42           real images: x_train, y_train, x_test, y_test
     python benchmarks/capstone.py --held-back                            train on 4/5 of the training images, ask the rest
 
 Settings are chosen with --held-back, never on test images. Seconds are processor time over all threads, so that other
