@@ -42,7 +42,8 @@ LOOK = "look at "  # so begin the lines of the log that a person should follow
 
 _START_TRIES = 3
 _PULSE = 10.0  # seconds that an empty cell may take
-_WAIT = "__import__('time').sleep(0.3)"  # what waits for the end of a kernel that an earlier cell has set a timer for
+# Waits for the end of a kernel that an earlier cell has set a timer for. Leaves no name: an answer may lack that import.
+_WAIT = "from time import sleep as _course_sleep\n_course_sleep(0.3)\ndel _course_sleep"
 _PAUSE = 2.0  # seconds before the second try; twice as long before each further one
 # The folder of a submission goes behind the installed packages: a file of it that is called numpy.py shadows nothing.
 _PRELUDE = (
@@ -55,7 +56,6 @@ _PRELUDE = (
 # Without a name that a notebook may have taken for something else, such as ``globals``.
 _ORDER = "import sys as _course_sys\n_course_sys.audit({event!r}, {id!r}, {seed}, {nonce!r}, (lambda: 0).__globals__)"
 _LACKING = "from course_utils.observe.processes import shortage as _shortage\nprint(_shortage())\ndel _shortage"
-
 
 # What a kernel's keeper ended it for: name, message, reason. With the settings of the sandbox, and ``limit`` in seconds.
 _CAUSES = {

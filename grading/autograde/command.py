@@ -95,7 +95,7 @@ class _Course:
     def submissions(self) -> list[tuple[Section, str]]:
         """(section, student) of everything handed in; what belongs to no section is kept in ``elsewhere``."""
         wanted = sections(self.asked.assignment)
-        known = {s.assignment for s in sections()}
+        known, asked_for = {s.assignment for s in sections()}, {s.assignment for s in wanted}
         found = []
         for student in self.students():
             folder = self.submitted / student
@@ -104,7 +104,7 @@ class _Course:
                 if path.name not in known and not path.name.startswith("."):
                     what = f"{student}/{path.name} is no section's folder; it is not graded"
                     self.elsewhere.append(what)
-                elif path.name in {s.assignment for s in wanted} and not path.is_dir():
+                elif path.name in asked_for and not path.is_dir():
                     self.elsewhere.append(f"{student}/{path.name} is a file; the notebook belongs into a folder")
         return sorted(found, key=lambda f: (f[0].assignment, f[1]))
 
