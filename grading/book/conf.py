@@ -20,6 +20,7 @@ suppress_warnings = ["myst.header"]  # a notebook's first heading of the third l
 html_theme = "sphinx_immaterial"
 html_static_path = ["_static"]
 html_css_files = ["book.css"]
+html_js_files = ["land.js"]
 html_copy_source = False
 html_last_updated_fmt = None
 html_theme_options = {

@@ -43,8 +43,7 @@ def pages(edition: str, notebooks: dict[Section, NotebookNode], headings: dict[i
             [x for x in linked if x[0].kind == "beliefs"],
             titles,
         ),
-        "symptoms.md": WIDE
-        + _symptoms(
+        "symptoms.md": _symptoms(
             by_number,
             dict(zip(headings, notebooks.values(), strict=True)),
             headings,
@@ -101,7 +100,7 @@ minutes and level. The search box finds words, error texts among them.
 
 topics
 beliefs
-symptoms
+Symptoms <symptoms>
 exercises
 ```
 """
@@ -149,8 +148,8 @@ def _symptoms(
     reports: list[tuple[Row, str]],
     titles: dict[int, str],
 ) -> str:
-    messages: list[tuple[str, ...]] = []
-    behaviour: list[tuple[str, ...]] = []
+    messages: list[tuple[str, str]] = []
+    behaviour: list[tuple[str, str]] = []
     for number, notebook in notebooks.items():
         cell = next(c for c in notebook.cells if c.cell_type == "markdown" and f"## {TABLE}" in c.source)
         table = next(h for h in headings[number] if h.title == TABLE)
@@ -162,23 +161,20 @@ def _symptoms(
                 for h in _met(said, notebooks[n], headings[n])
             ]
             links = [f"[{n}. {_short(h)}](#{h.target})" for n, h in found[:SHOWN]]
-            row = (
-                _names_whole(symptom),
-                cause,
-                check,
-                fix,
-                "; ".join([*links, f"[table of section {number}](#{table.target})"]),
-            )
-            (messages if said else behaviour).append(row)
-    head = ("symptom", "cause", "check", "fix", "where you meet it")
+            met = "; ".join([*links, f"[table of section {number}](#{table.target})"])
+            told = {"Cause": cause, "Check": check, "Fix": fix, "Where you meet it": met}
+            entry = (_names_whole(symptom), "\n".join(f"* **{name}:** {text}" for name, text in told.items()))
+            (messages if said else behaviour).append(entry)
     parts = [
-        "# Symptoms",
+        # The search ranks by the best word in a title and then by the alphabet: the quotation mark comes before all
+        # numbers and letters, so that who looks for an error text finds this page first.
+        '# "RuntimeError: ..." and other symptoms',
         "What you see, what is behind it, how to make sure, and what to do. The search box finds these texts, too.",
         "## Error texts and warnings",
         "The simulated GPU says `sim` where CUDA says `cuda`.",
-        _table(head, sorted(messages, key=lambda row: re.sub(r"\W+", "", row[0]).lower())),
+        *_headed(sorted(messages, key=lambda entry: re.sub(r"\W+", "", entry[0]).lower())),
         "## Odd behaviour, without a message",
-        _table(head, behaviour),
+        *_headed(behaviour),
         "## What `check` advises",
         "When an answer raises, its card adds a line of advice. These texts it knows; `...` stands for anything.",
         _table(("the message contains", "advice"), ((_readable(p), _escaped(line)) for p, line in ADVICE)),
@@ -189,6 +185,11 @@ def _symptoms(
         own = [(*row.cells, where) for row, where in reports if row.section == number]
         parts += [f"### {titles[number]}", _table(("report", "where"), own)]
     return "\n\n".join(parts) + "\n"
+
+
+def _headed(entries: Iterable[tuple[str, str]]) -> list[str]:
+    """Each symptom under a heading of its own: the search puts headings first, and a heading can be linked to."""
+    return [f"### {symptom}\n\n{told}" for symptom, told in entries]
 
 
 def _said(symptom: str) -> list[str]:

@@ -34,6 +34,7 @@ class Page(HTMLParser):
         self.without_alt: list[str] = []
         self.words: list[str] = []
         self.rows: list[tuple[str, list[str]]] = []
+        self.parts: list[tuple[str, list[str]]] = []  # from one heading to the next: text and links
         self.source = path.read_text(encoding="utf-8")
         self.feed(self.source)
 
@@ -43,10 +44,13 @@ class Page(HTMLParser):
             self.ids.add(str(named["id"]))
         if tag == "tr":
             self.rows.append(("", []))
+        if re.fullmatch(r"h[1-6]", tag):
+            self.parts.append(("", []))
         if tag == "a" and named.get("href"):
             self.links.append(str(named["href"]))
-            if self.rows:
-                self.rows[-1][1].append(str(named["href"]))
+            for pieces in (self.rows, self.parts):
+                if pieces:
+                    pieces[-1][1].append(str(named["href"]))
         if tag in ("script", "img", "link") and (named.get("src") or named.get("href")):
             self.needed.append(str(named.get("src") or named.get("href")))
         if tag == "img" and not (named.get("alt") or "").strip():
@@ -54,9 +58,10 @@ class Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.words.append(data)
-        if self.rows:
-            text, links = self.rows[-1]
-            self.rows[-1] = (text + data, links)
+        for pieces in (self.rows, self.parts):
+            if pieces:
+                text, links = pieces[-1]
+                pieces[-1] = (text + data, links)
 
     @property
     def text(self) -> str:
@@ -184,14 +189,14 @@ def test_a_topic_or_belief_of_the_list_is_in_no_index_or_leads_nowhere(book, kin
 
 
 def test_an_error_text_does_not_lead_to_the_place_where_it_is_met(book):
-    rows = book["symptoms.html"].rows
+    parts = book["symptoms.html"].parts
     for words, heading in (
         ("Expected all tensors to be on the same device", "gpu-pitfalls-who-may-be-a-guest"),
         ("view size is not compatible", "tensor-costs-what-view-needs"),
         ("Too many open files", "dataloader-memory-through-which-door-does-a-batch-come"),
         ("cannot assign module before Module.__init__() call", "graph-debugging-the-line-that-makes-it-a-module"),
     ):
-        (links,) = [links for text, links in rows if words in text and len(links) > 1]
+        (links,) = [links for text, links in parts if words in text.splitlines()[0] and len(links) > 1]
         assert any(link.endswith(f"#{heading}") for link in links), (words, links)
 
 
