@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import shutil
 import textwrap
 from collections.abc import Iterable
@@ -11,27 +9,11 @@ from pathlib import Path
 
 from course_utils.files import atomic_write_text
 from grading.autograde.task import GRADED, Result
+from grading.spreadsheet import to_csv
 
 __all__ = ["summary", "write_reports"]
 
 FEW = 40  # so many submissions are all shown; of more, those that have something to say
-
-
-def _safe_cell(value: object) -> str:
-    """A cell that no spreadsheet takes for a formula: text that begins like one gets an apostrophe before it."""
-    text = str(value)
-    return f"'{text}" if text.lstrip()[:1] in ("=", "+", "-", "@") or text[:1] in ("\t", "\r", "\n") else text
-
-
-def _to_csv(rows: Iterable[Iterable[object]]) -> str:
-    """Rows as CSV with safe cells."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    for row in rows:
-        writer.writerow(
-            [value if value is None or isinstance(value, (int, float)) else _safe_cell(value) for value in row]
-        )
-    return text.getvalue()
 
 
 def _points(result: Result) -> float | None:
@@ -107,6 +89,6 @@ def write_reports(results: list[Result], folder: Path) -> list[Path]:
         flags += [[r.student, r.assignment, flag] for flag in r.flags]
     written = []
     for name, rows in (("summary.csv", table), ("flags.csv", flags)):
-        atomic_write_text(folder / name, _to_csv(rows))
+        atomic_write_text(folder / name, to_csv(rows))
         written.append(folder / name)
     return written
