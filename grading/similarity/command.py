@@ -112,7 +112,7 @@ def main(argv: list[str] | None = None) -> int:
     except (SourceError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(f"{head} {len(found)} groups are alike. This proves nothing; read them.")
+    print(f"{head} Groups of answers that are alike: {len(found)}. This proves nothing; read them.")
     for name in written:
         print(f"written: {os.path.relpath(options.to / name)}")
     return 0
