@@ -23,7 +23,7 @@ SET_UP = set_up() { for python in "$$PYTHON" .venv/bin/python python3.13 python3
 	echo "The course needs Python 3.11 to 3.13, and none was found. Install one (python.org, your system's packages)" \
 	"or name it: make lab PYTHON=/path/to/python3.12" >&2; exit 1; }; set_up
 
-.PHONY: help ready data lab build-data show-data release collect autograde feedback grades student-bundle build \
+.PHONY: help ready data lab build-data show-data release collect autograde similarity feedback grades student-bundle build \
 	check-build test test-quick test-cuda lint format lock book matrix bench clean
 
 help: ## List the commands
@@ -66,11 +66,14 @@ autograde: data ## Grade what is new in grading/submitted/STUDENT/SECTION/ (ARGS
 	$(RUN) -m grading.release --gradebook-only $(call typed,SECTION)
 	$(RUN) -m grading.autograde $(call option,SECTION,assignment) $(call typed,ARGS)
 
+similarity: ready ## List answers that are alike: grading/similarity.html (ARGS="--threshold 0.9 --top 20")
+	$(RUN) -m grading.similarity $(call option,SECTION,assignment) $(call typed,ARGS)
+
 feedback: ready ## Write the feedback pages into grading/feedback/
 	$(RUN) -m nbgrader generate_feedback "$(or $(call typed,SECTION),*)" $(call typed,ARGS)
 
-grades: ready ## Export the marks to grading/grades.csv
-	$(RUN) -m nbgrader export --to grading/grades.csv
+grades: ready ## Export the marks to grading/ (FORMAT=plain|canvas|moodle FROM=what-the-platform-exported.csv)
+	$(RUN) -m grading.grades $(call option,FORMAT,format) $(call option,FROM,from) $(call option,SECTION,assignment) $(call typed,ARGS)
 
 student-bundle: data ## Pack what students get: pytorch-foundations.zip (ARGS=--no-data leaves the images out)
 	$(RUN) -m grading.bundle $(call typed,ARGS)

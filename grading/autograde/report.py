@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import shutil
 import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
 from course_utils.files import atomic_write_text
+from grading.autograde.rescue import printable
 from grading.autograde.task import GRADED, Result
+from grading.spreadsheet import to_csv
 
 __all__ = ["summary", "write_reports"]
 
 FEW = 40  # so many submissions are all shown; of more, those that have something to say
-
-
-def _safe_cell(value: object) -> str:
-    """A cell that no spreadsheet takes for a formula: text that begins like one gets an apostrophe before it."""
-    text = str(value)
-    return f"'{text}" if text.lstrip()[:1] in ("=", "+", "-", "@") or text[:1] in ("\t", "\r", "\n") else text
-
-
-def _to_csv(rows: Iterable[Iterable[object]]) -> str:
-    """Rows as CSV with safe cells."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    for row in rows:
-        writer.writerow(
-            [value if value is None or isinstance(value, (int, float)) else _safe_cell(value) for value in row]
-        )
-    return text.getvalue()
 
 
 def _points(result: Result) -> float | None:
@@ -54,16 +37,16 @@ def summary(results: list[Result], elsewhere: Iterable[str] = ()) -> str:
     width = shutil.get_terminal_size((120, 24)).columns
     names = max([len(r.student) for r in shown], default=7)
     sections = max([len(r.assignment) for r in shown], default=7)
-    names, sections = min(max(names, 7), 30), max(sections, 7)
+    names, sections = min(max(names, 7), 40), max(sections, 7)  # 100 columns at most
     lines = []
     if shown:
         head = f"{'student':<{names}}  {'section':<{sections}}  {'state':<12}  {'points':>6}  {'seconds':>7}"
         lines += [head, "-" * len(head)]
     for r in sorted(shown, key=lambda r: (r.assignment, r.student)):
         points = _points(r)
-        shown_points = "-" if points is None else f"{points:g}"
+        shown_points = "-" if points is None else f"{round(points, 2):g}"
         lines.append(
-            f"{r.student:<{names}}  {r.assignment:<{sections}}  {r.status:<12}  {shown_points:>6}  {r.seconds:>7.2f}"
+            f"{printable(r.student, names):<{names}}  {r.assignment:<{sections}}  {r.status:<12}  {shown_points:>6}  {r.seconds:>7.2f}"
         )
         said = [f"not gradable: {r.why}"] if r.status != GRADED else []
         said += [f"look at it: {f}" for f in r.flags] + list(r.notes)
@@ -76,6 +59,8 @@ def summary(results: list[Result], elsewhere: Iterable[str] = ()) -> str:
     lines.append(
         f"{len(graded)} graded, {len(rest)} not gradable, {len(flagged)} to look at; {seconds:.1f} s of grading in all"
     )
+    if len(shown) < len(results):
+        lines.append(f"{len(results) - len(shown)} graded without anything to say are in grading/summary.csv alone.")
     to_read = sum(len(r.to_read) for r in graded)
     if to_read:
         lines.append(f"Answers in words: {to_read}. A person gives their points, see docs/manual-grading.md.")
@@ -107,6 +92,6 @@ def write_reports(results: list[Result], folder: Path) -> list[Path]:
         flags += [[r.student, r.assignment, flag] for flag in r.flags]
     written = []
     for name, rows in (("summary.csv", table), ("flags.csv", flags)):
-        atomic_write_text(folder / name, _to_csv(rows))
+        atomic_write_text(folder / name, to_csv(rows))
         written.append(folder / name)
     return written

@@ -235,6 +235,20 @@ def test_the_table_shows_a_missing_mark_as_a_zero(tmp_path: Path):
     assert "bob,01_x,not gradable,no file,,0.0" in (tmp_path / "summary.csv").read_text()
 
 
+def test_a_class_of_100_does_not_fit_into_100_columns(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    rows = [result(f"student-{n}", assignment="05_dataloader_memory", points={"a": 100 / 3}) for n in range(97)]
+    rows += [result("x" * 90 + "\x1b[2J", assignment="05_dataloader_memory", notes=("a note " * 40,))]
+    rows += [result("bob", assignment="05_dataloader_memory", seconds=9999.99, flags=("starts programs " * 9,))]
+    rows += [result("eve", assignment="05_dataloader_memory", status=NOT_GRADABLE, why="why " * 50, points={})]
+    lines = summary(rows, ["ann/old is no section's folder"]).splitlines()
+    assert max(map(len, lines)) <= 100
+    columns = {line.index("05_dataloader_memory") for line in lines if line[:1] in "xbe" and "05_" in line}
+    assert len(columns) == 1, "the columns do not stand below each other"
+    assert not any("\x1b" in line for line in lines)
+    assert "97 graded without anything to say are in grading/summary.csv alone." in lines
+
+
 def test_a_spreadsheet_runs_a_formula_from_a_submission(tmp_path: Path):
     write_reports([result("=1+1", flags=("@SUM(1)",), notes=('=HYPERLINK("x")',))], tmp_path)
     for name in ("summary.csv", "flags.csv"):

@@ -15,7 +15,7 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
 GROUPS = {
     "Student": ["lab", "build-data", "show-data"],
-    "Instructor": ["release", "collect", "autograde", "feedback", "grades", "student-bundle"],
+    "Instructor": ["release", "collect", "autograde", "similarity", "feedback", "grades", "student-bundle"],
     "Maintainer": [
         "build",
         "check-build",
@@ -92,7 +92,13 @@ def test_instructors_commands_are_nbgraders_own() -> None:
     assert '-m nbgrader generate_feedback "01_tensor_costs"' in make("-n", "feedback", "SECTION=01_tensor_costs")
     release = make("-n", "release", "SECTION=01_tensor_costs")
     assert "-m grading.release 01_tensor_costs" in release
-    assert "-m nbgrader export --to grading/grades.csv" in make("-n", "grades")
+
+
+def test_marks_are_exported_for_another_platform_than_the_one_that_was_typed() -> None:
+    typed = make("-n", "grades", "FORMAT=canvas", "FROM=my grades.csv", "SECTION=01_tensor_costs", FORMAT="moodle")
+    assert '-m grading.grades --format "canvas" --from "my grades.csv" --assignment "01_tensor_costs"' in typed
+    assert "--f" not in make("-n", "grades", FORMAT="moodle", FROM="x")
+    assert '-m grading.similarity --assignment "01_tensor_costs"' in make("-n", "similarity", "SECTION=01_tensor_costs")
 
 
 def test_collecting_takes_another_folder_than_the_one_that_was_typed() -> None:
