@@ -130,6 +130,32 @@ def test_a_drawing_covers_a_fair_part_of_its_image():
         assert 0.08 < np.mean(cover) < 0.7, name
 
 
+def test_no_drawing_is_cut_off_by_the_edge_of_its_image():
+    """A class must not hang on a head that lies off the picture."""
+    from course_utils.data.drawn.pen import CANVAS, random_pose
+
+    for name, draw in drawn.DRAWINGS.items():
+        for i in range(10):
+            rng = np.random.default_rng([SEED, i])
+            drawing = draw(rng).framed()
+            pose = drawing.fitted(random_pose(rng, scale=0.8, rotation=7, shift=0.5))
+            low, high = drawing.bounds(pose)
+            assert (low > -1e-6).all(), name
+            assert (high < CANVAS + 1e-6).all(), name
+
+
+def test_no_drawing_is_lost_in_its_scene():
+    """A black horse before a black forest teaches nothing."""
+    from course_utils.data.drawn.light import LEAST_CONTRAST, contrast
+
+    scene, coverage = np.full((4, 4, 3), 60.0), np.zeros((4, 4, 1))
+    coverage[:2] = 1
+    half_hidden = np.full((4, 4, 3), 200.0)
+    half_hidden[0] = 65.0
+    assert contrast(half_hidden, scene, coverage) < LEAST_CONTRAST
+    assert contrast(np.full((4, 4, 3), 200.0), scene, coverage) == 140
+
+
 if __name__ == "__main__":
     if "--print" in sys.argv:
         print(json.dumps(checksums()))

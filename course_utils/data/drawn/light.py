@@ -10,6 +10,20 @@ SIZE = 32
 """Side in pixels of a finished image."""
 
 
+LEAST_CONTRAST = 22.0
+"""Grey levels of 0 to 255 between a drawing and the scene behind it; a quarter of the drawing may stand out less."""
+
+
+def contrast(colours: np.ndarray, scene: np.ndarray, coverage: np.ndarray) -> float:
+    """How far a drawing stands out from its scene, in grey levels: three quarters of its pixels differ by more.
+
+    A quantile, not the mean: a dark head before dark leaves must count, however bright the snow behind the legs.
+    Takes (CANVAS, CANVAS, 3), (CANVAS, CANVAS, 3) and (CANVAS, CANVAS, 1) floats.
+    """
+    difference = np.abs(colours - scene).mean(axis=2)
+    return float(np.quantile(difference[coverage[..., 0] > 0.5], 0.25))
+
+
 def light_up(rng: np.random.Generator, rgb: np.ndarray, coverage: np.ndarray) -> np.ndarray:
     """The colours of a printed drawing under random light: a slope from one side and soft blotches.
 

@@ -33,8 +33,8 @@ class Build:
 
 
 BUILDS = {
-    "cat": Build(0.42, 0.19, 0.34, 0.075, 0.12, 40, 0.17, 0.16),
-    "dog": Build(0.42, 0.19, 0.40, 0.085, 0.20, 48, 0.21, 0.15),
+    "cat": Build(0.40, 0.18, 0.30, 0.075, 0.12, 40, 0.21, 0.19),
+    "dog": Build(0.40, 0.20, 0.42, 0.095, 0.20, 48, 0.24, 0.18),
     "horse": Build(0.50, 0.22, 0.56, 0.085, 0.42, 52, 0.26, 0.13),
     "deer": Build(0.42, 0.17, 0.58, 0.055, 0.38, 62, 0.19, 0.10),
 }
@@ -50,11 +50,13 @@ HOOFED = ("horse", "deer")
 
 @dataclass(frozen=True)
 class Coat:
-    """The three colours of one animal."""
+    """The colours of one animal."""
 
     main: Colour
     dark: Colour
     light: Colour
+    hair: Colour
+    """A horse's mane and tail, a dog's ears: much darker than a light coat, much lighter than a dark one."""
 
 
 def draw_mammal(rng: np.random.Generator, animal: str) -> Pen:
@@ -68,7 +70,8 @@ def _coat(rng: np.random.Generator, animal: str) -> Coat:
     # Pale coats may be anything from black to white; a saturated one must not be so dark that it loses its hue.
     value = rng.uniform(45, 235) if saturation < 80 else rng.uniform(80, 210)
     main = hsv(hue + rng.normal(0, 3), saturation * rng.uniform(0.6, 1.2), value)
-    return Coat(main, shade(main, rng.uniform(0.5, 0.9)), tint(main, rng.uniform(1.05, 1.45), 17))
+    hair = shade(main, rng.uniform(0.2, 0.5)) if main.max() > 90 else tint(main, 1.3, rng.uniform(50, 90))
+    return Coat(main, shade(main, rng.uniform(0.5, 0.9)), tint(main, rng.uniform(1.05, 1.45), 17), hair)
 
 
 def _frame(x: float, y: float, degrees: float) -> Callable[[float, float], Point]:
@@ -111,19 +114,16 @@ def _side(rng: np.random.Generator, animal: str) -> Pen:
 def _tail(pen: Pen, rng: np.random.Generator, animal: str, coat: Coat, root: Point) -> None:
     x, y = root
     if animal == "cat":
-        bend, tip = (x - 0.18, y - rng.uniform(-0.1, 0.2)), (x - rng.uniform(0.05, 0.3), y - rng.uniform(0.1, 0.55))
-        pen.limb([root, bend, tip], 0.08, 0.05, coat.main)
+        bend, tip = (x - 0.2, y - rng.uniform(0, 0.2)), (x - rng.uniform(0.05, 0.3), y - rng.uniform(0.35, 0.65))
+        pen.limb([root, bend, tip], 0.08, 0.06, coat.main)
     elif animal == "dog":
-        bend, tip = (
-            (x - 0.12, y - rng.uniform(-0.05, 0.15)),
-            (x - rng.uniform(0.05, 0.25), y - rng.uniform(-0.05, 0.35)),
-        )
-        pen.limb([root, bend, tip], rng.uniform(0.06, 0.13), 0.04, coat.main)
+        bend, tip = (x - 0.1, y - rng.uniform(-0.05, 0.1)), (x - rng.uniform(0.1, 0.2), y - rng.uniform(-0.1, 0.2))
+        pen.limb([root, bend, tip], rng.uniform(0.08, 0.14), 0.05, coat.main)
     elif animal == "horse":
-        bend, tip = (x - 0.12, y + 0.1), (x - rng.uniform(0.05, 0.2), y + rng.uniform(0.3, 0.5))
-        pen.limb([root, bend, tip], 0.12, 0.05, shade(coat.main, rng.uniform(0.2, 0.6)))
+        bend, tip = (x - 0.14, y + 0.1), (x - rng.uniform(0.1, 0.2), y + rng.uniform(0.4, 0.6))
+        pen.limb([root, bend, tip], 0.14, 0.08, coat.hair)
     else:
-        pen.ellipse(x, y + 0.03, 0.06, 0.08, CREAM, 20)
+        pen.ellipse(x, y + 0.05, 0.09, 0.13, CREAM, 20)
 
 
 def _body(
@@ -143,10 +143,10 @@ def _body(
     if animal == "cat" and rng.random() < 0.5:
         for x in np.linspace(-0.6, 0.6, 6) * length:
             pen.line([body(x, -height * 0.85), body(x + 0.02, height * 0.1)], 0.03, coat.dark)
-    elif animal == "deer" and rng.random() < 0.4:
+    elif animal == "deer":
         for _ in range(9):
             spot = body(rng.uniform(-0.8, 0.6) * length, rng.uniform(-0.8, 0.2) * height)
-            pen.disc(*spot, 0.018, CREAM)
+            pen.disc(*spot, 0.03, CREAM)
     elif animal in ("dog", "horse") and rng.random() < 0.35:
         patch = body(rng.uniform(-0.5, 0.5) * length, rng.uniform(-0.4, 0.3) * height)
         colour = CREAM if rng.random() < 0.6 else coat.dark
@@ -176,15 +176,14 @@ def _neck_and_head(
     head = _frame(head_x, head_y, nod)
     length, height = build.head_length, build.head_height
     if animal == "horse":
-        mane = shade(coat.main, rng.uniform(0.15, 0.55))
-        pen.limb([(base_x - 0.12, base_y - 0.02), (head_x - 0.08, head_y - 0.03)], 0.10, 0.09, mane)
+        pen.limb([(base_x - 0.13, base_y - 0.02), (head_x - 0.09, head_y - 0.05)], 0.15, 0.13, coat.hair)
     if animal == "cat":
         pen.ellipse(head_x, head_y, length, height * 1.05, coat.main)
         for ear in (-0.75, 0.5):
             pen.polygon(
                 [
                     head(length * (ear - 0.25), -height * 0.6),
-                    head(length * (ear + 0.05), -height * 1.75),
+                    head(length * (ear + 0.05), -height * 1.95),
                     head(length * (ear + 0.42), -height * 0.65),
                 ],
                 coat.main,
@@ -192,19 +191,22 @@ def _neck_and_head(
         pen.ellipse(*head(length * 0.5, height * 0.35), length * 0.45, height * 0.4, coat.light)
     elif animal == "dog":
         pen.ellipse(head_x, head_y, length * 0.8, height, coat.main)
-        snout = [(0.2, -0.35), (1.45, -0.05), (1.5, 0.45), (0.2, 0.8)]
-        pen.polygon([head(length * u, height * v) for u, v in snout], coat.main)
-        pen.ellipse(*head(length * 1.42, 0), 0.045, 0.04, BLACK)
+        snout = [(0.2, -0.35), (1.5, -0.05), (1.55, 0.55), (0.2, 0.85)]
+        pen.polygon([head(length * u, height * v) for u, v in snout], coat.light)
+        pen.disc(*head(length * 1.45, 0), 0.065, BLACK)
         if rng.random() < 0.7:
-            pen.ellipse(*head(-length * 0.35, height * 0.35), length * 0.32, height * 0.85, coat.dark, nod + 15)
+            pen.ellipse(*head(-length * 0.35, height * 0.45), length * 0.38, height * 1.05, coat.hair, nod + 15)
         else:
             for ear in (-0.5, 0.1):
                 tip = head(length * (ear + 0.02), -height * 1.6)
                 left, right = head(length * (ear - 0.2), -height * 0.6), head(length * (ear + 0.3), -height * 0.7)
-                pen.polygon([left, tip, right], coat.dark)
+                pen.polygon([left, tip, right], coat.hair)
     else:
         _long_head(pen, rng, animal, coat, length, height, nod, head)
-    pen.ellipse(*head(length * 0.25, -height * 0.2), 0.028, 0.03, BLACK)
+    eye = head(length * 0.25, -height * 0.2)
+    if animal == "cat":
+        pen.disc(*eye, 0.055, _cat_iris(rng))
+    pen.ellipse(*eye, 0.028, 0.03, BLACK)
 
 
 def _long_head(
@@ -223,7 +225,7 @@ def _long_head(
     pen.polygon([head(length * u, height * v) for u, v in outline], coat.main)
     muzzle = coat.dark if animal == "horse" else np.array([60.0, 50.0, 45.0])
     pen.ellipse(*head(length * 1.08, height * 0.1), length * 0.22, height * 0.55, muzzle, nod)
-    ear_length, ear_width = (0.084, 0.035) if animal == "horse" else (0.102, 0.046)
+    ear_length, ear_width = (0.084, 0.035) if animal == "horse" else (0.14, 0.06)
     for ear in (-0.35, 0.0):
         root = head(length * (ear * 0.2 - 0.2), -height * 1.3)
         pen.ellipse(*root, ear_width, ear_length, coat.dark, nod - 20 + ear * 60)
@@ -231,12 +233,16 @@ def _long_head(
         _antlers_from_the_side(pen, rng, head(-length * 0.1, -height))
 
 
+def _cat_iris(rng: np.random.Generator) -> Colour:
+    return hsv(rng.choice([25, 40, 60, 100]), rng.uniform(80, 200), rng.uniform(140, 230))
+
+
 def _antler_colour(rng: np.random.Generator) -> Colour:
     return hsv(14, rng.uniform(60, 120), rng.uniform(120, 210))
 
 
 def _antlers_from_the_side(pen: Pen, rng: np.random.Generator, root: Point) -> None:
-    width, colour, length = rng.uniform(0.03, 0.045), _antler_colour(rng), rng.uniform(0.3, 0.55)
+    width, colour, length = rng.uniform(0.04, 0.055), _antler_colour(rng), rng.uniform(0.3, 0.55)
     x, y = root
     for side in (-1, 1):
         tip = (x + side * length * rng.uniform(0.45, 0.8), y - length)
@@ -262,7 +268,7 @@ def _cat_face(rng: np.random.Generator, coat: Coat) -> Pen:
     if rng.random() < 0.5:
         for x in (-0.12, 0.0, 0.12):
             pen.line([(x, -h * 0.95), (x * 0.8, -h * 0.45)], 0.05, coat.dark)
-    iris = hsv(rng.choice([25, 40, 60, 100]), rng.uniform(80, 200), rng.uniform(140, 230))
+    iris = _cat_iris(rng)
     for side in (-1, 1):
         pen.ellipse(side * w * 0.42, -h * 0.1, 0.13, 0.12, iris)
         pen.ellipse(side * w * 0.42, -h * 0.1, 0.04, 0.11, BLACK)
@@ -282,7 +288,7 @@ def _dog_face(rng: np.random.Generator, coat: Coat) -> Pen:
     for side in (-1, 1):
         if floppy:
             x, y = side * w * rng.uniform(0.95, 1.1), rng.uniform(-0.05, 0.2)
-            pen.ellipse(x, y, w * 0.34, h * rng.uniform(0.6, 0.85), coat.dark, side * -12)
+            pen.ellipse(x, y, w * 0.34, h * rng.uniform(0.6, 0.85), coat.hair, side * -12)
         else:
             ear = [(side * w * 0.95, -h * 0.35), (side * w * 0.95, -h * 1.5), (side * w * 0.25, -h * 0.85)]
             pen.polygon(ear, coat.dark)
@@ -317,7 +323,7 @@ def _horse_face(rng: np.random.Generator, coat: Coat) -> Pen:
         blaze = [(-0.07, y - h * 0.6), (0.07, y - h * 0.6), (0.05, y + h * 0.5), (-0.05, y + h * 0.5)]
         pen.polygon(blaze, CREAM)
     forelock = [(-w * 0.5, y - h * 0.95), (w * 0.5, y - h * 0.95), (rng.uniform(-0.1, 0.1), y - h * 0.35)]
-    pen.polygon(forelock, shade(coat.main, rng.uniform(0.2, 0.6)))
+    pen.polygon(forelock, coat.hair)
     return pen
 
 

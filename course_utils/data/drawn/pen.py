@@ -30,6 +30,12 @@ def ellipse_outline(x: float, y: float, a: float, b: float, degrees: float = 0.0
     return np.stack([x + u * np.cos(turn) - v * np.sin(turn), y + u * np.sin(turn) + v * np.cos(turn)], axis=1)
 
 
+def _project(pose: np.ndarray, points: np.ndarray) -> np.ndarray:
+    """Where a (3, 3) homography takes (k, 2) points."""
+    x, y, w = pose[:, :2] @ points.T + pose[:, 2:]
+    return np.stack([x / w, y / w], axis=1)
+
+
 @dataclass
 class Pen:
     """Collects shapes in the order in which they are painted: later ones cover earlier ones."""
@@ -75,6 +81,26 @@ class Pen:
                     [start + across * wide, end + across * thin, end - across * thin, start - across * wide], colour
                 )
 
+    def bounds(self, pose: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The least and the greatest x and y, (2,) each, once a (3, 3) pose has been applied."""
+        points = np.concatenate([_project(pose, points) for points, _ in self.shapes])
+        return points.min(axis=0), points.max(axis=0)
+
+    def framed(self) -> "Pen":
+        """The same drawing moved to the middle, its longer side from -1 to 1."""
+        low, high = self.bounds(np.eye(3))
+        centre, half = (low + high) / 2, (high - low).max() / 2
+        return Pen([((points - centre) / half, colour) for points, colour in self.shapes])
+
+    def fitted(self, pose: np.ndarray) -> np.ndarray:
+        """The (3, 3) pose, shrunk and shifted as little as is needed to have all of the drawing on the canvas."""
+        low, high = self.bounds(pose)
+        shrink = min(1.0, CANVAS / (high - low).max())
+        centre, half = (low + high) / 2, shrink * (high - low) / 2
+        move = np.diag([shrink, shrink, 1.0])
+        move[:2, 2] = np.clip(centre, half, CANVAS - half) - shrink * centre
+        return move @ pose
+
     def print(self, pose: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Fill the shapes on the canvas.
 
@@ -88,8 +114,7 @@ class Pen:
         image = Image.new("RGBA", (CANVAS * FINE, CANVAS * FINE), (0, 0, 0, 0))
         draw = ImageDraw.Draw(image)
         for points, colour in self.shapes:
-            x, y, w = pose[:, :2] @ points.T + pose[:, 2:]
-            vertices = np.rint(np.stack([x / w, y / w], axis=1) * FINE).astype(int)
+            vertices = np.rint(_project(pose, points) * FINE).astype(int)
             fill = tuple(int(channel) for channel in np.clip(colour, 0, 255))
             draw.polygon(vertices.ravel().tolist(), fill=(*fill, 255))
         # Uncovered sub-pixels are (0, 0, 0, 0), so the plain average is already premultiplied. 16 * 255 fits uint16.

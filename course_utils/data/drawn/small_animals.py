@@ -101,15 +101,17 @@ def _bird_perched(rng: np.random.Generator, main: Colour, dark: Colour, light: C
 def _bird_flying(rng: np.random.Generator, main: Colour, dark: Colour, light: Colour, beak: Colour) -> Pen:
     pen = Pen()
     a, span = rng.uniform(0.28, 0.38), rng.uniform(0.55, 0.8)
-    pen.polygon([(-0.1, 0), (-0.25 - rng.uniform(0, 0.2), -span), (0.1, -span * 0.85), (0.18, 0)], dark)
-    near_tip, near_edge = 0.05 + span * rng.uniform(0.3, 0.8), span * rng.uniform(0.3, 0.7)
-    pen.polygon([(-0.15, 0.05), (-0.35, near_tip), (0, near_edge), (0.15, 0.08)], shade(dark, 0.85))
-    pen.polygon([(-a, -0.04), (-a - 0.3, -0.12), (-a - 0.3, 0.12), (-a, 0.07)], dark)
-    pen.ellipse(0, 0.02, a, 0.13, main)
-    pen.ellipse(0.02, 0.07, a * 0.75, 0.07, light)
-    pen.ellipse(a * 0.95, -0.04, 0.13, 0.12, main)
-    pen.polygon([(a + 0.08, -0.07), (a + 0.3, -0.02), (a + 0.08, 0.03)], beak)
-    pen.disc(a + 0.03, -0.06, 0.025, BLACK)
+    # Feathers part at the tip of a wing, and it is bent at the wrist: neither is so on an airplane.
+    for colour, lift in ((dark, -span), (shade(dark, 0.85), span * rng.uniform(0.3, 0.8))):
+        wrist = (rng.uniform(0, 0.15), lift * 0.6)
+        feathers = [(-0.1, 1), (-0.2, 0.8), (-0.28, 0.95), (-0.3, 0.7), (-0.42, 0.75), (-0.34, 0.45)]
+        pen.polygon([(0.2, 0.02), wrist, *[(x, lift * y) for x, y in feathers], (-0.2, 0.02)], colour)
+    pen.polygon([(-a, -0.04), (-a - 0.3, -0.16), (-a - 0.22, 0), (-a - 0.3, 0.16), (-a, 0.07)], dark)
+    pen.ellipse(0, 0.02, a, 0.16, main)
+    pen.ellipse(0.02, 0.09, a * 0.75, 0.08, light)
+    pen.disc(a * 0.95, -0.06, 0.16, main)
+    pen.polygon([(a + 0.1, -0.13), (a + 0.36, -0.03), (a + 0.1, 0.05)], beak)
+    pen.disc(a + 0.04, -0.09, 0.035, BLACK)
     return pen
 
 
