@@ -70,6 +70,8 @@ OURS = "course_utils"
 DECIDES = ("course_utils.observe.", "course_utils.meter", "course_utils.exercises.")
 # What Python and IPython set anew for every cell.
 PASSING = {"input", "display", "get_ipython", "stdin", "stdout", "stderr", "displayhook", "excepthook", "last_value"}
+# What PyTorch sets anew itself: ``set_default_dtype`` changes the class of new storages.
+SETTINGS = {("torch", "Storage")}
 OF_CLASSES = {
     "__dict__",
     "__weakref__",
@@ -545,7 +547,7 @@ def _is_watched(name: str) -> bool:
 
 
 def _decides(module: str, name: str, value: Any) -> bool:
-    if name in PASSING or (name.startswith("__") and name != "__import__"):
+    if name in PASSING or (name.startswith("__") and name != "__import__") or (module, name) in SETTINGS:
         return False
     return callable(value) or isinstance(value, ModuleType) or (module.startswith(DECIDES) and type(value) in _PLAIN)
 
