@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import threading
 import tracemalloc
 import weakref
 from collections.abc import Callable, Iterator
@@ -24,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
 __all__ = ["MemoryMeter", "bytes_saved_for_backward", "memory", "storage_bytes"]
 
@@ -33,6 +34,22 @@ __all__ = ["MemoryMeter", "bytes_saved_for_backward", "memory", "storage_bytes"]
 _TAGS: list[str] = []
 _METERS = itertools.count()
 _SEE_NUMPY: list[MemoryMeter] = []  # the open blocks that count NumPy's arrays, too
+_OPEN: list[MemoryMeter] = []
+_STARTS: list[Callable[[threading.Thread], None]] = []  # how threads start where no block is open
+_START = threading.Thread._bootstrap_inner
+
+
+class _Ref(weakref.ref):
+    """A reference to a storage that knows the storage's number."""
+
+    __slots__ = ("key",)
+
+
+def _counted(thread: threading.Thread) -> None:
+    """A thread that starts inside of open blocks: modes belong to one thread, and its bytes count as well."""
+    for meter in _OPEN:
+        _push_mode(meter)
+    (_STARTS[-1] if _STARTS else _START)(thread)
 
 
 def storage_bytes(*tensors: torch.Tensor) -> int:
@@ -48,8 +65,6 @@ class MemoryMeter(TorchDispatchMode):
     ----------
     peak : int
         The most bytes that were alive at once, above the level at the start of the block.
-    current : int
-        Bytes born inside the block that are still alive.
     allocated : int
         All bytes ever born inside the block.
     storages : int
@@ -60,13 +75,17 @@ class MemoryMeter(TorchDispatchMode):
 
     def __init__(self, numpy: bool = False) -> None:
         super().__init__()
-        self.peak = self.current = self.allocated = self.storages = 0
+        self.peak = self.allocated = self.storages = self._current = 0
         self.peak_operator = ""
         self._numpy = numpy
         self._numpy_base = 0
         # Plain references, not weakref.finalize: its table is shared by the whole process, and where that grows
         # inside the block, tens of KiB of it are traced as if they were an array's.
-        self._live: dict[int, tuple[weakref.ref, int, int]] = {}  # storage, size, bytes counted
+        self._live: dict[int, tuple[_Ref, int, int]] = {}  # storage, size, bytes counted
+        # A storage's death calls the method of a list. A function of the meter's would lead whoever asks the storage for
+        # its references to the meter.
+        self._dead: list[_Ref] = []
+        self._lock = threading.RLock()
         self._births = 0
         self._tag = ""  # one of its own: nested meters count the same storages
         self._collector_was_on = self._started_tracing = False
@@ -74,6 +93,12 @@ class MemoryMeter(TorchDispatchMode):
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # True, torch's default, imports torch._dynamo at the first use: about a second
+
+    @property
+    def current(self) -> int:
+        """Bytes born inside the block that are still alive."""
+        self._bury()
+        return self._current
 
     def __enter__(self) -> MemoryMeter:
         self._tag = _TAGS.pop() if _TAGS else f"_meter{next(_METERS)}"
@@ -84,12 +109,25 @@ class MemoryMeter(TorchDispatchMode):
             if self._started_tracing:
                 tracemalloc.start()
             self._see_numpy()
+            self._traced = bytearray(1)  # no longer, if tracing is stopped or cleared meanwhile
             self._numpy_base = tracemalloc.get_traced_memory()[0]
             _SEE_NUMPY.append(self)
+        if not _OPEN:
+            _STARTS.append(threading.Thread._bootstrap_inner)
+            threading.Thread._bootstrap_inner = _counted
+        _OPEN.append(self)
         return super().__enter__()
 
     def __exit__(self, *error: object) -> None:
-        super().__exit__(*error)
+        taken_off = self._leave(error)
+        _OPEN.remove(self)
+        if not _OPEN:
+            start = _STARTS.pop()
+            if threading.Thread._bootstrap_inner is _counted:
+                threading.Thread._bootstrap_inner = start
+            else:  # replaced inside the block, by what may call it later
+                _STARTS.append(start)
+        self._bury()
         if self._collector_was_on:
             gc.enable()
         for reference, *_ in self._live.values():
@@ -98,14 +136,32 @@ class MemoryMeter(TorchDispatchMode):
                 delattr(storage, self._tag)
         self._live.clear()  # and with the references their callbacks
         _TAGS.append(self._tag)
+        self._tag = ""
         if self._numpy:
             self._see_numpy()
             _SEE_NUMPY.remove(self)
-            stopped = not tracemalloc.is_tracing()
+            stopped = tracemalloc.get_object_traceback(self._traced) is None
             if self._started_tracing:
                 tracemalloc.stop()
             if stopped and error[0] is None:
                 raise RuntimeError("tracemalloc was stopped inside the measured block: leave it on there")
+        if taken_off and error[0] is None:
+            raise RuntimeError("the meter was taken off inside the measured block: leave its dispatch mode on there")
+
+    def _leave(self, error: tuple[object, ...]) -> bool:
+        """Take the mode off, and no other's; whether it was off already."""
+        C = torch._C
+        above = []
+        modes = [C._get_dispatch_stack_at(i) for i in range(C._len_torch_dispatch_stack())]
+        taken_off = not any(mode is self for mode in modes)
+        if taken_off:
+            _push_mode(self)
+        while C._get_dispatch_stack_at(C._len_torch_dispatch_stack() - 1) is not self:
+            above.insert(0, _pop_mode())
+        super().__exit__(*error)
+        for mode in above:
+            _push_mode(mode)
+        return taken_off
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
@@ -128,6 +184,13 @@ class MemoryMeter(TorchDispatchMode):
         return result
 
     def _meet(self, tensor: torch.Tensor, func: Any, born: bool) -> None:
+        if not self._tag:  # a thread that has outlived the block
+            return
+        with self._lock:
+            self._count(tensor, func, born)
+
+    def _count(self, tensor: torch.Tensor, func: Any, born: bool) -> None:
+        self._bury()
         try:
             storage = tensor.untyped_storage()
         except (RuntimeError, NotImplementedError):  # sparse and other tensors without a storage
@@ -141,18 +204,20 @@ class MemoryMeter(TorchDispatchMode):
             key = self._births
             setattr(storage, self._tag, key)
             # A storage that is first met as an argument is older than the block, or NumPy's: it counts for nothing.
-            self._live[key] = (weakref.ref(storage, lambda _: self._freed(key)), size, size if born else 0)
+            reference = _Ref(storage, self._dead.append)
+            reference.key = key
+            self._live[key] = (reference, size, size if born else 0)
             grown = size if born else 0
             self.storages += born
         else:
             reference, before, counted = self._live[key]
             grown = size - before  # resize_ of a storage that is known already
             self._live[key] = (reference, size, counted + grown)
-        self.current += grown
+        self._current += grown
         self.allocated += max(grown, 0)
         arrays = tracemalloc.get_traced_memory()[0] - self._numpy_base if self._numpy else 0
-        if self.current + arrays > self.peak:
-            self.peak, self.peak_operator = self.current + arrays, str(func)
+        if self._current + arrays > self.peak:
+            self.peak, self.peak_operator = self._current + arrays, str(func)
 
     @staticmethod
     def _see_numpy() -> None:
@@ -164,8 +229,17 @@ class MemoryMeter(TorchDispatchMode):
             if held > meter.peak:
                 meter.peak, meter.peak_operator = held, "numpy"
 
-    def _freed(self, key: int) -> None:
-        self.current -= self._live.pop(key)[2]
+    def _bury(self) -> None:
+        """Take off what has been freed since."""
+        while self._dead:
+            reference = self._dead.pop()
+            # The list is within everybody's reach: only what is really dead counts.
+            if (
+                type(reference) is _Ref
+                and reference() is None
+                and self._live.get(reference.key, (None,))[0] is reference
+            ):
+                self._current -= self._live.pop(reference.key)[2]
 
 
 def _tensors(tree: Any) -> Iterator[torch.Tensor]:

@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 import torch
 
-from course_utils.meter import storage_bytes
+from course_utils.meter import MemoryMeter, storage_bytes
 from course_utils.observe import NotStarted, attempt, describe, exercise, thinned
 
 SECTION = "tensor_costs"
@@ -219,81 +219,83 @@ def shares_storage(answer, case, see):
         fix="Return True or False, not a tensor, a number or an address.",
     )
 
-    def ask(pairs: dict[str, tuple[Any, Any]]) -> dict[str, bool]:
+    pairs: dict[str, dict[str, tuple[Any, Any]]] = {
+        "views": {
+            "x and x.t()": (x, x.t()),
+            f"x and x[{cut}:]": (x, x[cut:]),
+            f"x and x[{cut}].expand(3, {columns})": (x, x[cut].expand(3, columns)),
+            "x and x.view(torch.int32)[1:]": (x, x.view(torch.int32)[1:]),
+            "w and w.detach()[1:]": (w, w.detach()[1:]),
+        },
+        "disjoint slices": {
+            f"x[:{cut}] and x[{cut}:]": (x[:cut], x[cut:]),
+            f"a[:{cut}] and a[{cut}:]": (a[:cut], a[cut:]),
+            "x[:, 0] and x[:, 1]": (x[:, 0], x[:, 1]),
+        },
+        "arrays and from_numpy": {
+            "a and from_numpy(a)": (a, torch.from_numpy(a)),
+            f"a[{cut}:, ::2] and from_numpy(a)": (a[cut:, ::2], torch.from_numpy(a)),
+            "a[::-1] and from_numpy(a)": (a[::-1], torch.from_numpy(a)),
+            "from_numpy(a) and from_numpy(a)": (torch.from_numpy(a), torch.from_numpy(a)),
+            f"x.numpy()[{cut}:] and x[:{cut}]": (x.numpy()[cut:], x[:cut]),
+        },
+        "copies": {
+            "x and x.clone()": (x, x.clone()),
+            "x and x.t().reshape(-1)": (x, x.t().reshape(-1)),
+            f"x and x[[0, {cut}]]": (x, x[[0, cut]]),
+            "a and torch.tensor(a)": (a, torch.tensor(a)),
+            f"a[{cut}:] and a.copy()[{cut}:]": (a[cut:], a.copy()[cut:]),
+        },
+        "from_numpy of a slice": {f"a and from_numpy(a[{cut}:])": (a, torch.from_numpy(a[cut:]))},
+        "two that own nothing": {f"empty(0) and empty(0, {rows})": (torch.empty(0), torch.empty(0, rows))},
+        "an empty slice": {f"x[:{cut}] and x[:0]": (x[:cut], x[:0])},
+    }
+    said: dict[str, dict[str, bool]] = {name: dict.fromkeys(group, False) for name, group in pairs.items()}
+    for name, pair in case.mixed((name, pair) for name, group in pairs.items() for pair in group):
+        two = pairs[name][pair]
         # In the second case the other way round: the order of the two must not matter.
-        return {pair: bool(answer(*(reversed(two) if case.index else two))) for pair, two in pairs.items()}
-
+        said[name][pair] = bool(answer(*(reversed(two) if case.index else two)))
     see(
         "views",
-        ask(
-            {
-                "x and x.t()": (x, x.t()),
-                f"x and x[{cut}:]": (x, x[cut:]),
-                f"x and x[{cut}].expand(3, {columns})": (x, x[cut].expand(3, columns)),
-                "x and x.view(torch.int32)[1:]": (x, x.view(torch.int32)[1:]),
-                "w and w.detach()[1:]": (w, w.detach()[1:]),
-            }
-        ),
+        said["views"],
         why="A view reads the block that another tensor has; only the start differs.",
         fix="data_ptr() is the first element; ask the storage where the block is.",
     )
     see(
         "disjoint slices",
-        ask(
-            {
-                f"x[:{cut}] and x[{cut}:]": (x[:cut], x[cut:]),
-                f"a[:{cut}] and a[{cut}:]": (a[:cut], a[cut:]),
-                "x[:, 0] and x[:, 1]": (x[:, 0], x[:, 1]),
-            }
-        ),
+        said["disjoint slices"],
         why="Both are parts of one block, though no element belongs to both.",
         fix="Compare the blocks that the two were cut from, not their own elements.",
     )
     see(
         "arrays and from_numpy",
-        ask(
-            {
-                "a and from_numpy(a)": (a, torch.from_numpy(a)),
-                f"a[{cut}:, ::2] and from_numpy(a)": (a[cut:, ::2], torch.from_numpy(a)),
-                "a[::-1] and from_numpy(a)": (a[::-1], torch.from_numpy(a)),
-                "from_numpy(a) and from_numpy(a)": (torch.from_numpy(a), torch.from_numpy(a)),
-                f"x.numpy()[{cut}:] and x[:{cut}]": (x.numpy()[cut:], x[:cut]),
-            }
-        ),
+        said["arrays and from_numpy"],
         why="from_numpy wraps the array's memory: one block, seen from two libraries.",
         fix="Find the block of an array, too: .base leads to the array that owns it.",
     )
     see(
         "copies",
-        ask(
-            {
-                "x and x.clone()": (x, x.clone()),
-                "x and x.t().reshape(-1)": (x, x.t().reshape(-1)),
-                f"x and x[[0, {cut}]]": (x, x[[0, cut]]),
-                "a and torch.tensor(a)": (a, torch.tensor(a)),
-                f"a[{cut}:] and a.copy()[{cut}:]": (a[cut:], a.copy()[cut:]),
-            }
-        ),
+        said["copies"],
         why="The two have memory of their own, though the numbers may be equal.",
         fix="Compare where the numbers lie, not the numbers, the shapes or a history.",
     )
     see(
         "from_numpy of a slice",
-        ask({f"a and from_numpy(a[{cut}:])": (a, torch.from_numpy(a[cut:]))}),
+        said["from_numpy of a slice"],
         share=0.2,
         why="The tensor's storage begins in the middle of the array's block.",
         fix="Compare ranges, first byte to last, instead of first bytes alone.",
     )
     see(
         "two that own nothing",
-        ask({f"empty(0) and empty(0, {rows})": (torch.empty(0), torch.empty(0, rows))}),
+        said["two that own nothing"],
         share=0.2,
         why="Two that own no byte have an address of 0: equal, and it means nothing.",
         fix="Ask for at least one common byte.",
     )
     see(
         "an empty slice",
-        ask({f"x[:{cut}] and x[:0]": (x[:cut], x[:0])}),
+        said["an empty slice"],
         share=0.2,
         why="An empty slice has no element but still holds the whole block.",
         fix="Ask about the storage, not about the number of elements.",
@@ -340,6 +342,16 @@ def _awkward_arrays(case: Any, folder: Path) -> Iterator[tuple[str, np.ndarray, 
     yield "record field", records["value"], why, fix
 
 
+def _asked(answer: Any, array: np.ndarray) -> tuple[Any, bool]:
+    """What came of one call, an error as well, and whether the array is as it was."""
+    before, writeable = np.array(array), array.flags.writeable
+    try:
+        outcome = answer(array)
+    except Exception as error:  # raised when its turn comes: the order in which students read of it stays
+        outcome = error
+    return outcome, array.flags.writeable == writeable and np.array_equal(array, before)
+
+
 @exercise(
     section=SECTION,
     points=3,
@@ -353,28 +365,31 @@ def _awkward_arrays(case: Any, folder: Path) -> Iterator[tuple[str, np.ndarray, 
 )
 def wrap_or_copy(answer, case, see):
     """Turn an array into a tensor that shares its memory where that is safe, and has a copy where it is not."""
-    with TemporaryDirectory() as folder:
-        for kind, array, why, fix in _awkward_arrays(case, Path(folder)):
-            before, writeable = np.array(array), array.flags.writeable
-            result = answer(array)
+    with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        arrays = list(_awkward_arrays(case, Path(folder)))
+        seen = {kind: _asked(answer, array) for kind, array, *_ in case.mixed(arrays)}
+        for kind, array, why, fix in arrays:
+            outcome, left_alone = seen[kind]
+            if isinstance(outcome, Exception):
+                raise outcome
             see.form(
-                result,
+                outcome,
                 name=f"{kind}: type",
                 why="The tensor is to have the dtype and the shape of the array.",
                 fix="Change the byte order or the memory, never the dtype or the shape.",
             )
             see(
                 f"{kind}: values",
-                result,
+                outcome,
                 why="The tensor is to hold the array's numbers, in the array's order.",
                 fix="Copy with NumPy: it knows about strides and byte order.",
             )
             # Sharing is read off addresses. A write would tell as well, but through a mapped read-only file it
             # ends the process.
-            see(f"{kind}: sharing", np.may_share_memory(result.detach().numpy(), array), why=why, fix=fix)
+            see(f"{kind}: sharing", np.may_share_memory(outcome.detach().numpy(), array), why=why, fix=fix)
             see(
                 f"{kind}: left alone",
-                array.flags.writeable == writeable and np.array_equal(array, before),
+                left_alone,
                 why="The caller's array was unlocked or rewritten: others rely on it.",
                 fix="Leave array as it is; change a copy.",
             )
@@ -402,42 +417,53 @@ def wrap_or_copy(answer, case, see):
 def arange_length(answer, case, see):
     """Tell how many values torch.arange(start, end, step) has, without making them."""
     start, n, m = case.integer(-9, 9), case.integer(6, 12), case.integer(3, 5)
-
-    def count(*triples: tuple[float, float, float]) -> dict[str, Any]:
-        return {f"arange({a}, {b}, {step})": answer(a, b, step) for a, b, step in triples}
-
+    long = case.integer(40_000, 60_000)
+    questions = {
+        "whole steps": ((start, start + n, 1), (0, n * 0.5, 0.5), (start, start + n * m, m), (0, long, 0.5)),
+        "a last step that is cut short": (
+            *((start, start + n * m + 1, m), (start, start + n * m + m - 1, m)),
+            *((0, n + 0.25, 0.5), (2, 5, 10)),
+        ),
+        "negative step": ((n, start - 10, -1), (n * m, 0, -m), (n * m + 1, 0, -m), (0.25, -n, -0.5)),
+        "start equals end": ((n, n, m), (1.5, 1.5, -0.5)),
+        "steps no float can hold": ((1, 1.3, 0.1), (0.6, 0.9, 0.1), (0, 1, 0.1), (0, 0.3, 0.1)),
+    }
     see.form(
         answer(start, start + n * 0.25, 0.25),
         why="A length is an int, with floats for start, end and step as well.",
         fix="math.ceil gives an int; NumPy's ceil gives a float.",
     )
-    see(
-        "whole steps",
-        count((start, start + n, 1), (0, n * 0.5, 0.5), (start, start + n * m, m)),
-        why="The end itself is not among the values.",
-        fix="Count by hand for arange(0, 2, 1), where the end is hit exactly.",
-    )
-    see(
-        "a last step that is cut short",
-        count((start, start + n * m + 1, m), (start, start + n * m + m - 1, m), (0, n + 0.25, 0.5), (2, 5, 10)),
-        why="A rest shorter than a step still holds one more value.",
-        fix="Count by hand for arange(0, 5, 2), and for arange(0, 1, 10).",
-    )
-    see(
-        "negative step",
-        count((n, start - 10, -1), (n * m, 0, -m), (n * m + 1, 0, -m), (0.25, -n, -0.5)),
-        why="A negative step goes down, and the same rule holds.",
-        fix="Count by hand for arange(5, 0, -2): 5, 3, 1.",
-    )
-    see(
-        "start equals end",
-        count((n, n, m), (1.5, 1.5, -0.5)),
-        why="Nothing lies between start and end, and the end is left out.",
-        fix="Return 0 here, without a special case if your formula is right.",
-    )
+    with see.memory(numpy=True) as used:  # of all the questions: no single one is known for being measured
+        said = {
+            name: {f"arange({a}, {b}, {step})": answer(a, b, step) for a, b, step in group}
+            for name, group in questions.items()
+        }
+    for name, why, fix in (
+        (
+            "whole steps",
+            "The end itself is not among the values.",
+            "Count by hand for arange(0, 2, 1), where the end is hit exactly.",
+        ),
+        (
+            "a last step that is cut short",
+            "A rest shorter than a step still holds one more value.",
+            "Count by hand for arange(0, 5, 2), and for arange(0, 1, 10).",
+        ),
+        (
+            "negative step",
+            "A negative step goes down, and the same rule holds.",
+            "Count by hand for arange(5, 0, -2): 5, 3, 1.",
+        ),
+        (
+            "start equals end",
+            "Nothing lies between start and end, and the end is left out.",
+            "Return 0 here, without a special case if your formula is right.",
+        ),
+    ):
+        see(name, said[name], why=why, fix=fix)
     see(
         "steps no float can hold",
-        count((1, 1.3, 0.1), (0.6, 0.9, 0.1), (0, 1, 0.1), (0, 0.3, 0.1)),
+        said["steps no float can hold"],
         share=0.2,
         why="0.1 is not exactly a tenth; torch rounds the quotient up as it is.",
         fix="Compute (end - start) / step in floats, once; add or round nothing.",
@@ -453,7 +479,7 @@ def arange_length(answer, case, see):
     )
     see(
         "made to count",
-        _made(see, answer, 0, 50_000, 0.5),
+        _made(used),
         at_most=True,
         why="The values were made in order to count them.",
         fix="A length follows from the three numbers alone.",
@@ -523,10 +549,8 @@ def zeros_for_training(answer, case, see):
 
 
 # ------------------------------------------------------------------------------------------------------ strides
-def _made(see: Any, answer: Any, *question: Any) -> str:
+def _made(used: MemoryMeter) -> str:
     """What an answer that should compute made instead. Small lists and arrays of sizes are no matter."""
-    with see.memory(numpy=True) as used:
-        answer(*question)
     if used.storages:
         return "a tensor"
     return "an array or a list of all the elements" if used.peak > 65_536 else "no tensor, no long array or list"
@@ -554,50 +578,63 @@ def strides_after(answer, case, see):
     """Compute the strides, in elements, that a contiguous tensor has after permute(order)."""
     a, b, c, d = case.sizes(4, 2, 7)
 
-    def strides(*questions: tuple[tuple[int, ...], tuple[int, ...]]) -> dict[str, Any]:
-        return {f"{shape}, permute{order}": _whole_numbers(answer(shape, order)) for shape, order in questions}
-
+    large = case.sizes(3, 40, 60)
+    questions = {
+        "before any permute": (((a, b, c), (0, 1, 2)), ((d, a), (0, 1)), ((c,), (0,))),
+        "after permute": (
+            *(((a, b, c), (1, 2, 0)), ((a, b, c), (2, 0, 1)), ((b, d, a, c), (0, 2, 3, 1)), ((d, a), (1, 0))),
+            (large, (2, 0, 1)),
+        ),
+        "axes of length 1": (((a, 1, c), (1, 2, 0)), ((1, b, 1, d), (3, 0, 2, 1))),
+        "order counted from the end": (((a, b, c), (-1, 0, 1)), ((a, b, c, d), (0, -1, -3, -2))),
+        "an axis of length 0": (((a, 0, c), (0, 1, 2)), ((0, b, c), (2, 0, 1))),
+    }
     first = _whole_numbers(answer((a, b, c), (0, 1, 2)))
     see.form(
         f"{len(first)} whole numbers" if isinstance(first, list) else first,
         why="Every axis has one stride, a whole number of elements.",
         fix="Return a tuple of int, as tensor.stride() does.",
     )
+    with see.memory(numpy=True) as used:  # of all the questions: no single one is known for being measured
+        strides = {
+            name: {f"{shape}, permute{order}": _whole_numbers(answer(shape, order)) for shape, order in group}
+            for name, group in questions.items()
+        }
     see(
         "before any permute",
-        strides(((a, b, c), (0, 1, 2)), ((d, a), (0, 1)), ((c,), (0,))),
+        strides["before any permute"],
         why="The last axis has stride 1; each other one jumps over all to its right.",
         fix="Write down by hand the strides of shape (2, 3, 4): 12, 4, 1.",
     )
     see(
         "after permute",
-        strides(((a, b, c), (1, 2, 0)), ((a, b, c), (2, 0, 1)), ((b, d, a, c), (0, 2, 3, 1)), ((d, a), (1, 0))),
+        strides["after permute"],
         why="Each axis takes its stride along; no number in memory moves.",
         fix="Strides first, from the shape as it was; then put them in the order.",
     )
     see(
         "axes of length 1",
-        strides(((a, 1, c), (1, 2, 0)), ((1, b, 1, d), (3, 0, 2, 1))),
+        strides["axes of length 1"],
         why="An axis of length 1 has a stride, too, by the same rule.",
         fix="Do not drop any axis.",
     )
     see(
         "order counted from the end",
-        strides(((a, b, c), (-1, 0, 1)), ((a, b, c, d), (0, -1, -3, -2))),
+        strides["order counted from the end"],
         share=0.15,
         why="permute(-1, 0, 1) puts the last axis first.",
         fix="Index with the numbers of order; Python counts from the end, too.",
     )
     see(
         "an axis of length 0",
-        strides(((a, 0, c), (0, 1, 2)), ((0, b, c), (2, 0, 1))),
+        strides["an axis of length 0"],
         share=0.15,
         why="torch counts a length of 0 as 1 where it computes strides.",
         fix="Look at torch.empty(2, 0, 3).stride().",
     )
     see(
         "made to look at",
-        _made(see, answer, (40, 50, 60), (2, 0, 1)),
+        _made(used),
         at_most=True,
         why="All the elements were made in order to read strides off them.",
         fix="Compute them from shape and order alone.",
@@ -622,88 +659,108 @@ def can_view(answer, case, see):
     block, wide = torch.empty(k * a, b, c), torch.empty(a, b, 2 * c)
     swapped, last_first = block.transpose(0, 1), block.permute(2, 0, 1)
 
-    def ask(*questions: tuple[torch.Tensor, tuple[int, ...]]) -> dict[str, Any]:
-        seen = {}
-        for tensor, new_shape in questions:
-            shape, stride = tuple(tensor.shape), tensor.stride()
-            said = answer(shape, stride, new_shape)
-            seen[f"{shape} {stride} to {new_shape}"] = bool(said) if isinstance(said, np.bool_) else said
-        return seen
-
-    see.form(
-        "bool" if isinstance(said := answer((a, b), (b, 1), (b, a)), (bool, np.bool_)) else said,
-        why="The question has a yes or a no for an answer.",
-        fix="Return True or False.",
-    )
-    see(
-        "contiguous",
-        ask((block, (k, a, b * c)), (block, (k * a * b * c,)), (block, (b, k * a, c)), (block[1:], (c, b, k * a - 1))),
-        why="A contiguous tensor can be viewed as any shape of as many elements.",
-        fix="All axes merge into one run here, and any sizes can fill it.",
-    )
-    see(
-        "other numbers of elements",
-        ask((block, (k * a, b, c + 1)), (block, (k * a, b)), (last_first, (c + 1, k * a, b)), (block, ())),
-        why="A view has exactly as many elements as its tensor.",
-        fix="Compare the products of the sizes first.",
-    )
-    see(
-        "axes that cannot be merged",
-        ask(
+    questions: dict[str, list[tuple[torch.Tensor, tuple[int, ...]]]] = {
+        "contiguous": [
+            (block, (k, a, b * c)),
+            (block, (k * a * b * c,)),
+            (block, (b, k * a, c)),
+            (block[1:], (c, b, k * a - 1)),
+        ],
+        "other numbers of elements": [
+            (block, (k * a, b, c + 1)),
+            (block, (k * a, b)),
+            (last_first, (c + 1, k * a, b)),
+            (block, ()),
+        ],
+        "axes that cannot be merged": [
             (swapped, (b * k * a, c)),
             (last_first, (c * k * a, b)),
             (block.permute(0, 2, 1), (k * a, b, c)),
             (wide[:, :, :c], (a, b * c)),
             (block[:, :1], (k * a * c,)),
-        ),
-        why="One step size has to walk through the merged axis; here it takes two.",
-        fix="Compare the outer stride with the inner size times the inner stride.",
-    )
-    see(
-        "not contiguous, and yet",
-        ask(
+        ],
+        "not contiguous, and yet": [
             (swapped, (b, k * a, c)),
             (swapped, (b, k, a, c)),
             (last_first, (c, k * a * b)),
             (block.permute(1, 2, 0), (b * c, k * a)),
             (wide[:, :, :c], (a * b, c)),
             (wide[:, :, ::2], (a * b * c,)),
-        ),
-        why="view asks for strides that fit, not for a contiguous tensor.",
-        fix="Ask only about those neighbours that the new shape merges.",
-    )
-    see(
-        "axes of length 1",
-        ask(
+        ],
+        "axes of length 1": [
             (torch.empty_strided((a, 1, c), (c, 7 * c, 1)), (a * c,)),
             (torch.empty(c, 1).t(), (c,)),
             (block[:, :1], (1, k * a, 1, c, 1)),
             (swapped, (b, 1, k, a, 1, c)),
             (torch.empty(()), (1, 1)),
-        ),
+        ],
+        "expanded": [
+            (torch.empty(a, 1, c).expand(a, b, c), (a * b, c)),
+            (torch.empty(a, 1, c).expand(a, b, c), (a, b * c)),
+            (torch.empty(1).expand(a, b), (b, a)),
+            (torch.empty(c).expand(a, b, c), (b, a, c)),
+        ],
+        "no elements": [
+            (torch.empty(0, b, c).transpose(0, 2), (b, 0, a)),
+            (block[:, :0].transpose(0, 2), (0,)),
+        ],
+    }
+    see.form(
+        "bool" if isinstance(one := answer((a, b), (b, 1), (b, a)), (bool, np.bool_)) else one,
+        why="The question has a yes or a no for an answer.",
+        fix="Return True or False.",
+    )
+    asked = [(name, tuple(x.shape), x.stride(), size) for name, group in questions.items() for x, size in group]
+    said: dict[str, dict[str, Any]] = {
+        name: {f"{a} {s} to {b}": None for n, a, s, b in asked if n == name} for name in questions
+    }
+    with see.memory() as used:  # of all the questions: no single one is known for being measured
+        for name, shape, stride, size in case.mixed(asked):
+            one = answer(shape, stride, size)
+            said[name][f"{shape} {stride} to {size}"] = bool(one) if isinstance(one, np.bool_) else one
+    see(
+        "contiguous",
+        said["contiguous"],
+        why="A contiguous tensor can be viewed as any shape of as many elements.",
+        fix="All axes merge into one run here, and any sizes can fill it.",
+    )
+    see(
+        "other numbers of elements",
+        said["other numbers of elements"],
+        why="A view has exactly as many elements as its tensor.",
+        fix="Compare the products of the sizes first.",
+    )
+    see(
+        "axes that cannot be merged",
+        said["axes that cannot be merged"],
+        why="One step size has to walk through the merged axis; here it takes two.",
+        fix="Compare the outer stride with the inner size times the inner stride.",
+    )
+    see(
+        "not contiguous, and yet",
+        said["not contiguous, and yet"],
+        why="view asks for strides that fit, not for a contiguous tensor.",
+        fix="Ask only about those neighbours that the new shape merges.",
+    )
+    see(
+        "axes of length 1",
+        said["axes of length 1"],
         why="An axis of length 1 is never stepped along: its stride says nothing.",
         fix="Leave the 1s out of both shapes before you compare anything.",
     )
     see(
         "expanded",
-        ask(
-            (torch.empty(a, 1, c).expand(a, b, c), (a * b, c)),
-            (torch.empty(a, 1, c).expand(a, b, c), (a, b * c)),
-            (torch.empty(1).expand(a, b), (b, a)),
-            (torch.empty(c).expand(a, b, c), (b, a, c)),
-        ),
+        said["expanded"],
         why="expand gives stride 0; the rule for merging holds for 0, too.",
         fix="Use the rule as it stands: no special case for stride 0.",
     )
     see(
         "no elements",
-        ask((torch.empty(0, b, c).transpose(0, 2), (b, 0, a)), (block[:, :0].transpose(0, 2), (0,))),
+        said["no elements"],
         share=0.15,
         why="Without elements no step is ever made: any view without elements works.",
         fix="Answer for a length of 0 before you look at strides.",
     )
-    with see.memory() as used:
-        answer((20, 30), (1, 20), (600,))
     see(
         "tensors made",
         used.storages,

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TypeVar
+
 import numpy as np
 import torch
 
 __all__ = ["Case"]
+
+T = TypeVar("T")
 
 
 class Case:
@@ -34,6 +39,15 @@ class Case:
     def choice(self, *options):
         """One of ``options``."""
         return options[self.integer(0, len(options) - 1)]
+
+    def mixed(self, items: Iterable[T]) -> list[T]:
+        """The items in an order drawn for this case; nothing else that the case draws depends on it.
+
+        Questions with few possible answers are asked in this order: an answer that counts its calls learns nothing by it.
+        """
+        listed = list(items)
+        order = np.random.default_rng([self.seed & 0xFFFFFFFF, self.seed >> 32, self.index, len(listed)])
+        return [listed[i] for i in order.permutation(len(listed))]
 
     def sizes(self, n: int, low: int = 3, high: int = 9) -> tuple[int, ...]:
         """``n`` sizes that all differ, in random order, so that no two axes can be mixed up unnoticed."""

@@ -25,6 +25,7 @@ from torch.optim import optimizer as optimizer_hooks
 from torch.utils._device import DeviceContext
 
 from course_utils.compat import default_device, pop_saved_tensors_hooks, push_saved_tensors_hooks
+from course_utils.observe.firm import firm_methods
 
 __all__ = ["Guarded", "guard"]
 
@@ -335,6 +336,7 @@ def guard() -> Iterator[Guarded]:
             _random_state(),
             _hooks(caught),
             _saved_tensors_hooks(caught),
+            firm_methods(),  # around the settings: the simulated GPU replaces some of these methods
             _settings(caught),
             _modes(caught),
             warnings.catch_warnings(record=True) as shown,

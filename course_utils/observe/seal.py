@@ -41,6 +41,7 @@ __all__ = ["KEY_MIME", "ORDER", "arm", "mac", "prepare"]
 
 ORDER = "pytorch_foundations.observe"  # the audit event that asks for an observation: exercise, seed, nonce, namespace
 OBJECTS = "pytorch_foundations.objects"
+GATE = "pytorch_foundations.gate"
 KEY_MIME = "application/vnd.pytorch-foundations.key+json"
 MAX_NOTES = 20
 
@@ -70,6 +71,8 @@ OURS = "course_utils"
 DECIDES = ("course_utils.observe.", "course_utils.meter", "course_utils.exercises.")
 # What Python and IPython set anew for every cell.
 PASSING = {"input", "display", "get_ipython", "stdin", "stdout", "stderr", "displayhook", "excepthook", "last_value"}
+# What PyTorch sets anew itself: ``set_default_dtype`` changes the class of new storages.
+SETTINGS = {("torch", "Storage")}
 OF_CLASSES = {
     "__dict__",
     "__weakref__",
@@ -102,14 +105,25 @@ ALSO = {
 PROFILERS = {"enable", "disable", "_enable_profiler", "_disable_profiler"}
 
 
+# Functions in C that lead to the meter, or past it. What a mode's own block does with them stays allowed.
+MODES = {"_get_dispatch_stack_at", "_pop_torch_dispatch_stack"}
+SWITCHES = {
+    *("_DisableTorchDispatch", "_DisablePythonDispatcher", "_RestorePythonTLSSnapshot", "_ForceDispatchKeyGuard"),
+    *("_ExcludeDispatchKeyGuard", "_SetExcludeDispatchKeyGuard", "_dispatch_tls_set_dispatch_key_excluded"),
+}
+KERNELS = {"impl", "fallback"}  # of torch.library: they give operators other implementations
+PEAK = "reset_peak"  # of tracemalloc: it would make a meter forget
+GATE_FILES = ("/torch/utils/_python_dispatch.py", "/contextlib.py", "/functools.py")  # they ask on behalf of others
+
+
 def mac(body: str, key: bytes) -> str:
     """The signature of a report: 32 hexadecimal digits."""
     return blake2b(body.encode("utf-8", "surrogatepass"), key=key, digest_size=16).hexdigest()
 
 
 @functools.cache
-def prepare() -> dict[str, str]:
-    """Import what is to be sealed; every operator of PyTorch's that it may call, and its implementations.
+def prepare() -> tuple[dict[str, str], dict[str, list[Any]]]:
+    """Import what is to be sealed; every operator of PyTorch's that it may call, with its implementations; the gates.
 
     Takes a tenth of a second, and may be called ahead, in the process that kernels are forked from.
     """
@@ -125,19 +139,19 @@ def prepare() -> dict[str, str]:
                 names.update(part.co_names)
     every = (name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::"))
     chosen = [name for name in every if name[6:].partition(".")[0].strip("_") in names]
-    return {name: torch._C._dispatch_dump(name) for name in chosen}
+    return {name: torch._C._dispatch_dump(name) for name in chosen}, _gates()
 
 
 def arm() -> None:
     """Seal this process, and publish the key under :data:`KEY_MIME`. Only code that runs later is kept out."""
-    operators = dict(prepare())
+    operators, gates = map(dict, prepare())
     # A copy of this module that no name leads to, with builtins of its own: patching this one changes nothing.
     private = {"__name__": __name__, "__file__": __file__, "__builtins__": dict(vars(builtins))}
     exec(__spec__.loader.get_code(__name__), private)
-    private["_arm"](operators)
+    private["_arm"](operators, gates)
 
 
-def _arm(operators: dict[str, str]) -> None:
+def _arm(operators: dict[str, str], gates: dict[str, list[Any]]) -> None:
     from IPython.display import publish_display_data
 
     from course_utils.observe.agent import report
@@ -164,6 +178,10 @@ def _arm(operators: dict[str, str]) -> None:
                 notes.append("an order of the answer's own")
             else:
                 observe(*args)
+        elif event == GATE:
+            with lock:
+                frame = next(looking)
+            pass_gate(*args, frame.f_back)
         elif event == OBJECTS and not observing:
             args[0].extend(thing for thing in get_objects(args[1]) if not is_hidden(thing))
         elif event in REFUSED or event == OBJECTS:
@@ -175,6 +193,31 @@ def _arm(operators: dict[str, str]) -> None:
                     notes.append(what)
                 raise RuntimeError(f"{what} is closed while a notebook is graded")
 
+    def pass_gate(box: list[Any], name: str, args: tuple[Any, ...], more: dict[str, Any], frame: FrameType) -> None:
+        """Call the function behind a gate for whoever stands before it, unless that is the notebook and may not."""
+        nonlocal kernels_changed
+        notebooks = frame is None or name not in _said(
+            frame.f_code
+        )  # else it was given it, to call on behalf of others
+        while frame is not None and frame.f_code.co_filename.endswith(GATE_FILES):
+            frame = frame.f_back
+        notebooks = notebooks or frame is None or not _is_library(frame.f_code)
+        kernels_changed = kernels_changed or name in KERNELS
+        if name == PEAK and notebooks:
+            meter._see_numpy()
+        refused = notebooks and name in SWITCHES
+        if not refused:
+            box.append(gated[name](*args, **more))
+            if notebooks and name in MODES and isinstance(box[0], meter):
+                refused = True
+                mode = box.pop()
+                if name.startswith("_pop"):
+                    push(mode)
+        if refused:
+            if name not in notes and len(notes) < MAX_NOTES:
+                notes.append(name)
+            raise RuntimeError(f"{name} is closed while a notebook is graded")
+
     def observe(exercise_id: str, seed: int, nonce: str, namespace: dict[str, Any]) -> None:
         me = get_ident()
         before, marks = changes(), snapshot.marks()
@@ -184,7 +227,7 @@ def _arm(operators: dict[str, str]) -> None:
         finally:
             observing.discard(me)
             back = snapshot.changed_back(marks)
-            during = [*(changes() or back), *snapshot.foreign_operators()]
+            during = [*(changes() or back), *(snapshot.foreign_operators() if kernels_changed else ())]
         seal = {"before": before[:MAX_NOTES], "during": during[:MAX_NOTES], "refused": notes[:]}
         notes.clear()
         body = encode({"nonce": nonce, "exercise": exercise_id, **plain, "seal": seal})
@@ -214,16 +257,15 @@ def _arm(operators: dict[str, str]) -> None:
                 return ""
         elif event == "compile":
             # The name of its file would pass for that of a library.
-            return what if str(args[1]).startswith(LIBRARIES) and not _is_text_of(args[0], str(args[1])) else ""
+            return what if _names_library_file(str(args[1])) and not _is_text_of(args[0], str(args[1])) else ""
         elif event == "marshal.loads":
             return what if _names_a_library(args[0]) and not _is_cached(args[0], frame) else ""
-        elif event == "code.__new__" and not str(args[1]).startswith(LIBRARIES):
+        elif event == "code.__new__" and not _names_library_file(str(args[1])):
             return ""
-        if frame is None or not frame.f_code.co_filename.startswith(LIBRARIES):
+        if frame is None or not _is_library(frame.f_code):
             return what
         # Library code whose own text does not name it was given it, to be called on behalf of others.
-        code = frame.f_code
-        said = {*code.co_names, *code.co_freevars, *(c for c in code.co_consts if type(c) is str)}
+        said = _said(frame.f_code)
         if event == "sys.setprofile" and not observing and said & PROFILERS:
             return ""
         if not said & {name, *ALSO.get(name, ())}:
@@ -232,10 +274,10 @@ def _arm(operators: dict[str, str]) -> None:
             frame = frame.f_back
         if frame is None or frame.f_code.co_filename.startswith(HERE):
             return ""
-        if not frame.f_code.co_filename.startswith(LIBRARIES):
+        if not _is_library(frame.f_code):
             return what
         if event.startswith("sys.set"):  # whoever traces, it is for the one at the end of the way
-            while frame is not None and frame.f_code.co_filename.startswith(LIBRARIES):
+            while frame is not None and _is_library(frame.f_code):
                 if frame.f_code.co_filename.startswith(HERE):
                     return ""
                 frame = frame.f_back
@@ -251,11 +293,40 @@ def _arm(operators: dict[str, str]) -> None:
     # A census of living tensors is taught, so the list is to be had: without what belongs to the seal.
     names = {"ask": sys.audit, "OBJECTS": OBJECTS, "__builtins__": {}}
     gc.get_objects = FunctionType(listed.__code__, names, "get_objects", (None,))
+    meter = sys.modules[f"{OURS}.meter"].MemoryMeter
+    push = sys.modules["torch"]._C._push_on_torch_dispatch_stack
+    kernels_changed = False
+    gated: dict[str, Any] = {}
+    for name, owners in gates.items():
+        gated[name] = getattr(owners[0], name)
+        names = {"ask": sys.audit, "GATE": GATE, "name": name, "__builtins__": {}}
+        gate = FunctionType(_gate.__code__, names, name)
+        for owner in owners:
+            setattr(owner, name, gate)
+    hidden.update(id(function) for function in gated.values())
     snapshot = _Snapshot(operators)
     hook.__cantrace__ = True  # observers count a program's steps with sys.settrace
     hidden.update(map(id, _belongings(hook)))
     publish_display_data({KEY_MIME: key.hex(), "text/plain": "sealed"})
     sys.addaudithook(hook)
+
+
+def _gate(*args, **more):
+    ask(GATE, box := [], name, args, more)  # noqa: F821  (as in ``listed``)
+    return box[0]
+
+
+def _gates() -> dict[str, list[Any]]:
+    """Name of each function behind a gate -> the modules and classes through which it is to be had."""
+    torch, tracemalloc = sys.modules["torch"], sys.modules["tracemalloc"]
+    kernels = type(torch._C._dispatch_library("FRAGMENT", "course_utils", "", __file__, 1))
+    found: dict[str, list[Any]] = {name: [kernels] for name in sorted(KERNELS)}
+    found[PEAK] = [tracemalloc, sys.modules["_tracemalloc"]]
+    modules = [torch._C, *(m for n, m in list(sys.modules.items()) if n.startswith("torch.") and m is not None)]
+    for name in sorted(MODES | SWITCHES):
+        if (function := getattr(torch._C, name, None)) is not None:
+            found[name] = [m for m in modules if vars(m).get(name) is function]
+    return found
 
 
 HERE = f"{Path(__file__).resolve().parents[1]}{os.sep}"
@@ -266,6 +337,20 @@ LIBRARIES = (
     *(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib")),
     *(f"{folder}{os.sep}" for folder in (*site.getsitepackages(), site.getusersitepackages())),
 )
+
+
+def _names_library_file(name: str) -> bool:
+    """Is it a library's file? What PyTorch's compiler makes, ``codegen.py:codegen(...)``, is anybody's."""
+    return name.startswith(LIBRARIES) and name.endswith((".py", ".pyc", ".pyx", ">"))
+
+
+def _is_library(code: CodeType) -> bool:
+    return _names_library_file(code.co_filename)
+
+
+def _said(code: CodeType) -> set[str]:
+    """The names and texts in a piece of code."""
+    return {*code.co_names, *code.co_freevars, *(c for c in code.co_consts if type(c) is str)}
 
 
 def _hands_on(code: CodeType) -> bool:
@@ -545,7 +630,7 @@ def _is_watched(name: str) -> bool:
 
 
 def _decides(module: str, name: str, value: Any) -> bool:
-    if name in PASSING or (name.startswith("__") and name != "__import__"):
+    if name in PASSING or (name.startswith("__") and name != "__import__") or (module, name) in SETTINGS:
         return False
     return callable(value) or isinstance(value, ModuleType) or (module.startswith(DECIDES) and type(value) in _PLAIN)
 
@@ -577,7 +662,7 @@ def _wraps(value: Any, inner: Any) -> bool:
         return False
     held = [cell.cell_contents for cell in value.__closure__ or ()]
     functions = [thing for thing in held if type(thing) is FunctionType]
-    return all(f.__code__.co_filename.startswith(LIBRARIES) for f in functions) and any(_wraps(f, inner) for f in held)
+    return all(_is_library(f.__code__) for f in functions) and any(_wraps(f, inner) for f in held)
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:

@@ -23,13 +23,14 @@ _WORDS = {
     r"\bupdate_display\b|\bdisplay_id\b": "changes what was shown before",
     r"publish_display_data|facts\+json|\bnonce\b|observe\.agent|observe\.run|observe\.compare|find_exercise|_find_and_load|__subclasses__"
     r"|course_utils(?:\.|\s+import\s.*)\b(?:meter|observe|exercises|checking|scores)\b|MemoryMeter|_python_dispatch"
-    r"|_disable_current_modes|DisableTorchDispatch|ExcludeDispatchKey|_dispatch_mode|dispatch_library|library\.Library"
+    r"|_disable_current_modes|DisableTorchDispatch|_torch_dispatch_stack|_dispatch_stack_at|DispatchMode\b|reset_peak|ExcludeDispatchKey|_dispatch_mode|dispatch_library|library\.Library"
     r"|__array_interface__": "reaches for the observer",
     r"gradebook|secret_salt|manual_score|grading\.judge|\bsolutions/|grading/|\.\./\.\.|/submitted\b|/autograded\b|sqlite3": "looks for the grader's files",
     r"\bsubprocess\b|os\.(?:system|popen|exec\w*|spawn\w*|posix_spawn)|\bpty\b|^\s*!|get_ipython\(\)\.system|%%(?:bash|sh|script)": "starts programs",
     r"os\.(?:kill|killpg|fork|abort|_exit|setsid)|signal\.(?:signal|SIGKILL)|PR_SET|faulthandler|\bsetrlimit": "handles processes",
     r"\bsocket\b|urllib|\brequests\.|http\.client|urlopen|ftplib|smtplib": "uses the network",
     r"\bctypes\b|\bcffi\b|/proc/|/etc/|/dev/(?!null)|\.ssh|id_rsa|AWS_|API_KEY|TOKEN\b": "reaches for the machine",
+    r"\bThread\(|ThreadPool\w*|\b_thread\b|\bio_loop\b|call_soon_threadsafe|\bmmap\b": "works in a thread, or in memory of its own",
     r"os\.environ|os\.getenv|expanduser|Path\.home": "reads the environment",
     r"sys\.modules|builtins|__builtins__|_getframe|currentframe|inspect\.stack|settrace|setprofile|gc\.get_(?:objects|referrers)|meta_path|path_hooks": "looks behind Python's scenes",
     r"os\.symlink|os\.link\b|shutil\.rmtree|chmod": "changes files",

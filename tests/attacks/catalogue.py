@@ -798,6 +798,112 @@ def same_block(a, b):
         earns=HONEST | {"sum_of_squares": 0.0},
     ),
     Attack(
+        "the meter in the mode stack",
+        "the answer finds the meter where PyTorch keeps it, and sets its peak to 0",
+        answers={
+            "sum_of_squares": """
+def sum_of_squares(x):
+    total = (x * x).sum()
+    from torch.utils import _python_dispatch
+    for find in (lambda: torch._C._get_dispatch_stack_at(0), _python_dispatch._get_current_dispatch_mode):
+        try:
+            find().peak = 0
+        except (RuntimeError, AttributeError):
+            pass
+    return total
+"""
+        },
+    ),
+    Attack(
+        "the meter behind a storage",
+        "a storage's weak references lead to what counts its death",
+        answers={
+            "sum_of_squares": """
+import weakref
+
+def sum_of_squares(x):
+    squares = x * x
+    total = squares.sum()
+    for reference in weakref.getweakrefs(squares.untyped_storage()):
+        called = reference.__callback__
+        for cell in getattr(called, "__closure__", None) or ():
+            cell.cell_contents.peak = 0
+        if hasattr(called, "__self__"):
+            called.__self__.append(reference)
+    return total
+"""
+        },
+        unseen="it reads what Python's objects say of themselves, and gains nothing by it",
+    ),
+    Attack(
+        "modes switched off",
+        "the work is done where PyTorch calls no dispatch mode",
+        answers={
+            "sum_of_squares": """
+def sum_of_squares(x):
+    try:
+        with torch._C._DisableTorchDispatch():
+            return (x * x).sum()
+    except RuntimeError:
+        return (x * x).sum()
+"""
+        },
+    ),
+    Attack(
+        "modes taken off",
+        "a mode of the answer's own leaves twice, the meter with it, and comes back",
+        answers={
+            "sum_of_squares": """
+from torch.utils._python_dispatch import TorchDispatchMode
+
+class Mine(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+def sum_of_squares(x):
+    if not torch._C._len_torch_dispatch_stack():
+        return (x * x).sum()
+    mine = Mine()
+    mine.__enter__()
+    mine.__exit__(None, None, None)
+    try:
+        mine.__exit__(None, None, None)
+    except (RuntimeError, IndexError):
+        return (x * x).sum()
+    total = (x * x).sum()
+    mine.__enter__()
+    return total
+"""
+        },
+    ),
+    Attack(
+        "work in a thread",
+        "dispatch modes belong to a thread, and the work is done in another one",
+        answers={
+            "sum_of_squares": """
+from concurrent.futures import ThreadPoolExecutor
+
+def sum_of_squares(x):
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: (x * x).sum()).result()
+"""
+        },
+    ),
+    Attack(
+        "a tensor of one's own",
+        "attributes of the tensors hide the methods that a check calls",
+        answers={
+            "doubled": """
+def doubled(x):
+    x.equal = x.clone = x.detach = lambda *a, **k: x
+    y = x.mul_(2)
+    y.detach = y.tolist = lambda *a: x
+    return y
+"""
+        },
+        unseen="attributes of one's own objects are not forbidden",
+    ),
+    Attack(
         "another implementation",
         "torch.library gives an operator of PyTorch's another implementation",
         first="""

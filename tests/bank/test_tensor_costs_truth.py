@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from course_utils.exercises.tensor_costs import _CREATION_ROWS
+from course_utils.observe.compare import Kind, compare
 from course_utils.observe.registry import find_exercise
 from course_utils.observe.run import observe
 from grading.references import load_references
@@ -123,3 +124,67 @@ def test_wrap_or_copy_never_shares_a_file_that_is_open_for_reading(mode, tmp_pat
     tensor = reference["wrap_or_copy"](mapped)
     assert np.may_share_memory(tensor.numpy(), mapped) == (mode != "r")
     assert np.array_equal(tensor.numpy(), mapped)
+
+
+# ------------------------------------------------------------------------------------------------ answers that know the check
+def _counts(exercise_id: str, reference) -> tuple[list[object], object]:
+    """What the reference says call after call on one seed, and an answer that says the same whatever it is asked."""
+    said: list[object] = []
+
+    def listens(*args):
+        said.append(reference[exercise_id](*args))
+        return said[-1]
+
+    observe(find_exercise(exercise_id), listens, 5, torch.device("cpu"))
+    rest = itertools.cycle(said)
+    return said, lambda *args: next(rest)
+
+
+@pytest.mark.parametrize("exercise_id", ["shares_storage", "can_view"])
+def test_an_answer_that_counts_its_calls_gets_a_mark(exercise_id, reference):
+    said, counts = _counts(exercise_id, reference)
+    assert {*said} == {True, False}
+    judged = load_references("tensor_costs")
+    for seed in (6, 7):
+        seen = observe(find_exercise(exercise_id), counts, seed, torch.device("cpu"))
+        expected = judged.behaviour(exercise_id, seed, torch.device("cpu"))
+        verdict = compare(expected, seen.values(), seen.ended, 3.0)
+        assert verdict.points == 0
+
+
+def test_an_answer_that_counts_its_calls_knows_which_array_comes(reference):
+    orders = []
+    for seed in range(3):
+        order: list[tuple] = []
+        orders.append(order)
+
+        def listens(array, order=order):
+            order.append((array.flags.writeable, array.dtype.isnative, array.flags.c_contiguous))
+            return reference["wrap_or_copy"](array)
+
+        observe(find_exercise("wrap_or_copy"), listens, seed, torch.device("cpu"))
+    assert orders[0] != orders[1] != orders[2]
+
+
+@pytest.mark.parametrize(
+    ("exercise_id", "fact"),
+    [("arange_length", "made to count"), ("strides_after", "made to look at"), ("can_view", "tensors made")],
+)
+def test_an_answer_that_makes_tensors_for_all_but_large_questions_costs_nothing(exercise_id, fact, reference):
+    def works(*args):
+        if (
+            exercise_id != "can_view"
+            and np.prod(np.abs(np.ravel(args[0] if exercise_id == "strides_after" else args[1]))) > 9999
+        ):
+            return reference[exercise_id](*args)
+        if exercise_id == "arange_length":
+            return torch.arange(*args).numel()
+        if exercise_id == "strides_after":
+            return torch.empty(args[0]).permute(args[1]).stride()
+        torch.empty(1)
+        return reference[exercise_id](*args)
+
+    seen = observe(find_exercise(exercise_id), works, 5, torch.device("cpu"))
+    expected = load_references("tensor_costs").behaviour(exercise_id, 5, torch.device("cpu"))
+    verdict = compare(expected, seen.values(), seen.ended, 10.0)
+    assert (verdict.kind, verdict.first.name) == (Kind.WASTEFUL, fact)

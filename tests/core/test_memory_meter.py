@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import tracemalloc
 import weakref
 
@@ -292,3 +293,45 @@ def test_the_count_of_arrays_depends_on_how_many_finalizers_the_program_has():
             torch.zeros(3000)
         peaks.append(used.peak)
     assert max(peaks) - min(peaks) < 8192
+
+
+# ------------------------------------------------------------------------------------------------ out of its sight
+def test_a_thread_works_out_of_sight():
+    with memory() as used:
+        worker = threading.Thread(target=lambda: x() + 1)
+        worker.start()
+        worker.join()
+    assert used.peak == 2 * KB
+    assert threading.Thread._bootstrap_inner.__name__ == "_bootstrap_inner"
+
+
+def test_a_thread_that_outlives_the_block_changes_its_figures():
+    go = threading.Event()
+    with memory() as used:
+        worker = threading.Thread(target=lambda: go.wait(5) and x())
+        worker.start()
+    go.set()
+    worker.join()
+    assert (used.peak, used.storages) == (0, 0)
+
+
+def test_an_answer_that_takes_the_meter_off_costs_nothing():
+    with pytest.raises(RuntimeError, match="taken off"), memory():
+        torch._C._pop_torch_dispatch_stack(None)
+    assert torch._C._len_torch_dispatch_stack() == 0
+
+
+def test_an_answer_that_stops_tracemalloc_and_starts_it_again_costs_nothing():
+    with pytest.raises(RuntimeError, match="tracemalloc was stopped"), memory(numpy=True):
+        tracemalloc.stop()
+        tracemalloc.start()
+
+
+def test_a_storage_leads_to_the_meter():
+    with memory() as used:
+        y = x() + 1
+        for reference in weakref.getweakrefs(y.untyped_storage()):
+            if reference.__callback__ is not None:
+                assert type(reference.__callback__.__self__) is list
+                reference.__callback__(reference)  # nothing has died
+        assert used.current == KB

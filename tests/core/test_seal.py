@@ -177,17 +177,31 @@ WAYS = [
     "marshal.loads(marshal.dumps(compile('1', 'x' * len(torch.__file__), 'exec')).replace(b'x' * len(torch.__file__), torch.__file__.encode()))",
     "(lambda: 0).__code__.replace(co_filename=torch.__file__)",
     "setattr(facts.See.__call__, '__code__', (lambda: 0).__code__)",
+    "codegen._compile_and_exec_source('import sys; x = sys._getframe()', {}, 'x', 'y')",
+    # Past the meter.
+    "torch._C._DisableTorchDispatch()",
+    "mock.Mock(side_effect=torch._C._DisableTorchDispatch)()",
+    "inside(torch._C._get_dispatch_stack_at, 0)",
+    "inside(torch._C._pop_torch_dispatch_stack, None)",
+    "inside(torch.utils._python_dispatch._get_current_dispatch_mode)",
+    "inside(contextlib.ExitStack().enter_context, torch.utils._python_dispatch._disable_current_modes())",
 ]
 
 
 def test_code_of_the_notebook_gets_at_frames_or_at_the_collector():
     said, reports = sealed(
         f"""
-        import bdb, codeop, gc, inspect, logging, marshal, stack_data, string, sys, traceback
+        import bdb, codeop, contextlib, gc, inspect, logging, marshal, stack_data, string, sys, traceback
         from concurrent import futures
         from importlib.machinery import SourceFileLoader
         from unittest import mock
+        from course_utils import memory
         from course_utils.observe import facts
+        from torch._functorch._aot_autograd import codegen
+
+        def inside(function, *args):
+            with memory():
+                return function(*args)
 
         class Loader(SourceFileLoader):
             def get_data(self, path): return b"1"
@@ -235,7 +249,8 @@ def test_honest_code_is_refused(honest):
         import unittest.mock, pdb, timeit
         timeit.timeit("1", number=1)
         print(any(type(thing) is torch.Tensor for thing in [*gc.get_objects(), *gc.get_objects(2), torch.ones(1)]))
-        torch.set_default_dtype(torch.float32)
+        torch.set_default_dtype(torch.float64)
+        torch.compile(lambda x: x + 1, backend="aot_eager")(torch.ones(2))
         """
     )
     assert said == "True"
@@ -311,3 +326,19 @@ def test_a_signature_does_not_depend_on_the_key_and_on_every_character():
     macs = {seal.mac(body, key) for body in ("a", "b", "a ", "\ud800") for key in (b"1", b"2")}
     assert len(macs) == 8
     assert {len(m) for m in macs} == {32}
+
+
+def test_a_seal_keeps_arrays_from_being_counted_or_lets_an_answer_reset_their_peak():
+    said, _ = sealed(
+        """
+        import tracemalloc
+        import numpy as np
+        from course_utils import memory
+
+        with memory(numpy=True) as used:
+            np.ones(100_000).sum()
+            tracemalloc.reset_peak()
+        print(used.peak // 800_000)
+        """
+    )
+    assert said == "1"

@@ -197,6 +197,38 @@ CODE = [
     Fault(
         "warnings are errors", first="import warnings, numpy\nwarnings.simplefilter('error')\nnumpy.seterr(all='raise')"
     ),
+    Fault("another default dtype", said="default dtype", first="import torch\ntorch.set_default_dtype(torch.float64)"),
+    Fault("warnings go to the log", said="showwarning", first="import logging\nlogging.captureWarnings(True)"),
+    Fault(
+        "names of libraries and of the course are taken",
+        first="np = check = hint = io = os = sys = math = id = type = None",
+        said="check",
+    ),
+    Fault(
+        "threads, figures and settings stay open",
+        first="import gc, threading, time, tracemalloc, matplotlib.pyplot as plt\ntracemalloc.start(9)\ngc.disable()\nplt.plot([1])\n"
+        "threading.Thread(target=lambda: [time.sleep(0.001) for _ in range(20_000)], daemon=True).start()",
+    ),
+    Fault(
+        "cells of notebooks, not of Python",
+        first="import asyncio\nawait asyncio.sleep(0.01)\n%precision 3\n%xmode Minimal\n%config InteractiveShell.ast_node_interactivity = 'all'\n1\n2",
+    ),
+    Fault(
+        "answers that are objects",
+        answers={
+            "plus_one": "import functools, operator\nplus_one = functools.partial(operator.add, 1)",
+            "sum_of_squares": "class Sum:\n    def __call__(self, x): return torch.dot(x, x)\n\nsum_of_squares = Sum()",
+            "doubled": "doubled = torch.no_grad()(lambda x: x + x)",
+        },
+    ),
+    Fault(
+        "a thread's honest work",
+        answers={
+            "sum_of_squares": "from concurrent.futures import ThreadPoolExecutor\n\ndef sum_of_squares(x):\n"
+            "    with ThreadPoolExecutor(2) as pool:\n        return pool.submit(torch.dot, x, x).result()"
+        },
+        said="in a thread",
+    ),
     Fault("streams are closed", first="import sys\nsys.stdout = sys.stderr = None"),
     Fault(
         "the working folder is gone",
