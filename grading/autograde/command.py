@@ -17,8 +17,10 @@ import os
 import secrets
 import signal
 import sys
+import tempfile
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +41,9 @@ from grading.autograde.task import GRADED, NOT_GRADABLE, Result, Task
 from grading.judge import Judge
 from grading.kernels.manager import warm_process
 from grading.restore import Released
+from grading.sandbox.counted import sweep_groups
 from grading.sandbox.settings import Sandbox
+from grading.scratch import Scratch, sweep_scratch
 from grading.settings import load_config
 from grading.source import ROOT, Section, SourceError, sections
 
@@ -262,7 +266,10 @@ def main(argv: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         RESULTS.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with locked_folder(RESULTS, lambda: _say("another run is under way here; waiting for it to end")):
+        with (
+            locked_folder(RESULTS, lambda: _say("another run is under way here; waiting for it to end")),
+            _own_scratch(),
+        ):
             return _run(options, rest)
     except (SourceError, ValueError) as error:
         _say(f"error: {error}")
@@ -275,6 +282,23 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
+
+
+@contextmanager
+def _own_scratch() -> Iterator[None]:
+    """All temporary files of a run and its processes in one folder; first those of runs that were killed are cleared away."""
+    sweep_scratch()
+    sweep_groups()
+    before = os.environ.get("TMPDIR")
+    with Scratch() as folder:
+        os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+        try:
+            yield
+        finally:
+            tempfile.tempdir = None
+            os.environ.pop("TMPDIR")
+            if before is not None:
+                os.environ["TMPDIR"] = before
 
 
 def _run(options: argparse.Namespace, settings: list[str]) -> int:
