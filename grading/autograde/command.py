@@ -22,6 +22,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
@@ -231,9 +232,9 @@ def _asked(options: argparse.Namespace, settings: list[str]) -> _Asked:
         raise SourceError("there is no run to resume") from None
 
 
-def _engine(options: argparse.Namespace, config: Config, ahead: int) -> Engine:
+def _engine(options: argparse.Namespace, config: Config) -> Engine:
     if not options.scheduler:
-        return Local(max(1, min(options.jobs, ahead)), warm=warm_process(Sandbox(config=config)) if ahead else None)
+        return Local(max(1, options.jobs), warm=warm_process(Sandbox(config=config)))
     try:
         return Cluster(options.scheduler)
     except ImportError:
@@ -290,24 +291,27 @@ def _own_scratch() -> Iterator[None]:
     sweep_scratch()
     sweep_groups()
     before = os.environ.get("TMPDIR")
-    with Scratch() as folder:
-        os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
-        try:
-            yield
-        finally:
-            tempfile.tempdir = None
-            os.environ.pop("TMPDIR")
-            if before is not None:
-                os.environ["TMPDIR"] = before
+    scratch = Scratch()
+    # At the very end: multiprocessing has files there as well, which it removes at the exit with a priority of -100.
+    Finalize(None, scratch.close, exitpriority=-200)
+    os.environ["TMPDIR"] = tempfile.tempdir = str(scratch.path)
+    try:
+        yield
+    finally:
+        tempfile.tempdir = None
+        os.environ.pop("TMPDIR")
+        if before is not None:
+            os.environ["TMPDIR"] = before
 
 
 def _run(options: argparse.Namespace, settings: list[str]) -> int:
     asked = _asked(options, settings)
     course = _Course(load_config(asked.settings), asked, _say)
-    references, ahead, results = _plan(course)
-    engine = _engine(options, course.config, len(ahead))
+    engine = _engine(options, course.config)  # first: its processes import what they need while the plan is made
+    results: list[Result] = []
     interrupted = False
     try:
+        references, ahead, results = _plan(course)
         atomic_write_json(RESULTS / _STATE, vars(asked))
         _enter_missing(course, references, results)
         # First of all the old marks go: whatever ends this run, none of them passes for that of a new submission.

@@ -99,6 +99,7 @@ def test_the_kills_miss_the_run_at_work(graded):
 
 def test_a_killed_run_cannot_be_resumed_to_its_end(graded):
     assert f"{STUDENTS} graded, 0 not gradable" in graded.done.said, graded.done.said[-4000:]
+    assert "Traceback" not in graded.done.said, graded.done.said[-4000:]
 
 
 def test_kills_change_the_gradebook(graded):
