@@ -41,6 +41,7 @@ from grading.autograde.store import Store, key_of
 from grading.autograde.task import GRADED, NOT_GRADABLE, Result, Task
 from grading.judge import Judge
 from grading.kernels.manager import warm_process
+from grading.release import enter_in_gradebook
 from grading.restore import Released
 from grading.sandbox.counted import sweep_groups
 from grading.sandbox.settings import Sandbox
@@ -114,22 +115,28 @@ class _Course:
         return sorted(found, key=lambda f: (f[0].assignment, f[1]))
 
     def references(self, wanted: set[str]) -> dict[str, _Reference]:
-        """Raises SourceError where a section was never released into the gradebook."""
-        found = {}
-        with Gradebook(self.folders.db_url, self.folders.course_id) as gradebook:
-            for section in sections():
-                if section.assignment not in wanted:
-                    continue
-                try:
-                    released = Released.of(gradebook, section.name, section.assignment)
-                except MissingEntry:
-                    raise SourceError(
-                        f"{section.assignment} is not in the gradebook: run `python -m grading.release --gradebook-only`"
-                    ) from None
-                found[section.assignment] = _Reference(
-                    section, released, section.handed_out_lines(), Judge(section.assignment).pack()
+        """A section that is not in the gradebook yet is entered first. Raises SourceError where that fails."""
+        needed = [section for section in sections() if section.assignment in wanted]
+        found: dict[str, Released | None] = {}
+        for section in needed:
+            found[section.assignment] = self._released(section)
+            if found[section.assignment] is None and enter_in_gradebook(section) == 0:
+                found[section.assignment] = self._released(section)
+            if found[section.assignment] is None:
+                raise SourceError(
+                    f"nbgrader could not enter {section.assignment} in the gradebook; its reason is above"
                 )
-        return found
+        return {
+            s.assignment: _Reference(s, found[s.assignment], s.handed_out_lines(), Judge(s.assignment).pack())
+            for s in needed
+        }
+
+    def _released(self, section: Section) -> Released | None:
+        with Gradebook(self.folders.db_url, self.folders.course_id) as gradebook:
+            try:
+                return Released.of(gradebook, section.name, section.assignment)
+            except MissingEntry:
+                return None
 
     # ------------------------------------------------------------------------------------------ one submission
     def read(self, reference: _Reference, student: str) -> HandedIn:

@@ -117,13 +117,6 @@ class BankClass(Course):
     def submitted(self, student: str) -> Path:
         return self.root / "grading" / "submitted" / student / self.assignment
 
-    def points(self, exercise: str) -> float:
-        """Full marks of an exercise."""
-        cells = self.released(self.assignment).cells
-        return next(
-            c.metadata.nbgrader.points for c in cells if c.metadata.get("nbgrader", {}).get("grade_id") == exercise
-        )
-
     def _notebook(
         self, student: str, released: NotebookNode, bank: dict[str, list[BankCell]], draw: random.Random
     ) -> NotebookNode:

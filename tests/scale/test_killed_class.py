@@ -129,11 +129,12 @@ def test_kills_change_the_graded_notebooks(graded):
 
 def test_the_class_is_graded_otherwise_than_its_answers_deserve(graded):
     """Else two equal gradebooks would prove little."""
-    scores, points = graded.killed.scores(SECTION), {}
-    for name, answers in graded.killed.chosen.items():
-        for exercise, answer in answers.items():
-            full = points.setdefault(exercise, graded.killed.points(exercise))
-            assert (scores[name][exercise] == full) == answer.right, (name, exercise, answer.name)
+    with Gradebook(f"sqlite:///{graded.killed.gradebook}") as gradebook:
+        for submission in gradebook.assignment_submissions(SECTION):
+            answers = graded.killed.chosen[submission.student.id]
+            for grade in (g for n in submission.notebooks for g in n.grades if g.name in answers):
+                answer = answers[grade.name]
+                assert (grade.auto_score == grade.max_score) == answer.right, (submission.student.id, answer)
 
 
 def test_marks_and_comments_of_a_person_are_lost_or_old_marks_stay(graded):
