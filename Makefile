@@ -63,7 +63,6 @@ collect: ready ## Put what was handed in there (FROM=submissions.zip, or a folde
 	$(RUN) -m grading.collect $(call typed,ARGS) "$(or $(call typed,FROM),handed-in)"
 
 autograde: data ## Grade what is new in grading/submitted/STUDENT/SECTION/ (ARGS="--jobs 4 --students ann bob")
-	$(RUN) -m grading.release --gradebook-only $(call typed,SECTION)
 	$(RUN) -m grading.autograde $(call option,SECTION,assignment) $(call typed,ARGS)
 
 similarity: ready ## List answers that are alike: grading/similarity.html (ARGS="--threshold 0.9 --top 20")

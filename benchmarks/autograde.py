@@ -1,6 +1,6 @@
 """What a submission costs to grade: stock nbgrader, plain `nbgrader autograde` with this course's executor, `make autograde`.
 
-    python benchmarks/autograde.py [--students 30] [--section-students 4] [--jobs 2] [--rounds 1]
+    python benchmarks/autograde.py [--students 40] [--section-students 4] [--jobs 2] [--rounds 1]
 
 The same submissions, all right, graded three times one after the other on the same machine:
 
@@ -9,9 +9,10 @@ The same submissions, all right, graded three times one after the other on the s
 * plain: `nbgrader autograde` with this course's executor: sandbox, hidden cases, judge.
 * make: `python -m grading.autograde`, which `make autograde` runs: the same, submissions side by side.
 
-Each figure is that of the whole command, its start included, divided by the number of submissions. CPU seconds are those of
+The first table divides what the whole command takes, its start included, by the number of submissions. The second one takes
+a run with one submission away from it: what each further submission costs, as in a large class. CPU seconds are those of
 all processes together; they are counted where this program may make a control group (cgroup v1, as root). Times differ
-between machines and hours: read the ratios.
+between machines and hours, and a busy machine favours nobody: read the ratios, of CPU seconds as well.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ import os
 import re
 import secrets
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -31,6 +31,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import nbformat
+import numpy as np
 from nbformat import NotebookNode
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -67,13 +68,21 @@ class Way:
     root: Path
     gradebook: Path
     command: list[str]
-    seconds: list[float] = field(default_factory=list)
-    cpu: list[float] = field(default_factory=list)
+    one: str  # the option that grades one student alone
+    took: list[tuple[float, float]] = field(default_factory=list)  # of each round: seconds and CPU seconds
+    took_one: list[tuple[float, float]] = field(default_factory=list)
 
     def grade(self) -> None:
-        seconds, cpu = measured(self.root, self.command)
-        self.seconds.append(seconds)
-        self.cpu.append(cpu)
+        self.took_one.append(measured(self.root, [*self.command, f"{self.one}=student00"]))
+        self.took.append(measured(self.root, self.command))
+
+    def each(self, students: int) -> np.ndarray:
+        """Seconds and CPU seconds of a submission by round, (rounds, 2): the start's share included."""
+        return np.array(self.took) / students
+
+    def each_further(self, students: int) -> np.ndarray:
+        """The same without the start."""
+        return (np.array(self.took) - np.array(self.took_one)) / (students - 1)
 
     def points(self, assignment: str) -> set[float]:
         with Gradebook(f"sqlite:///{self.gradebook}") as gradebook:
@@ -162,26 +171,23 @@ def compare(title: str, ways: list[Way], assignment: str, students: int, rounds:
     for _ in range(rounds):
         for way in ways:
             way.grade()
-    print(f"\n{title}: {students} submissions, {rounds} round{'s' * (rounds > 1)}, per submission")
-    print(f"{'':8}{'seconds':>9}{'CPU s':>8}{'stock / this':>14}{'in CPU time':>13}   points")
-    times = {}
-    for way in ways:
-        pairs = list(zip(ways[0].seconds, way.seconds, strict=True))
-        times[way.name] = statistics.median(stock / this for stock, this in pairs)
-        cpu = statistics.median(stock / this for stock, this in zip(ways[0].cpu, way.cpu, strict=True))
-        print(
-            f"{way.name:8}{statistics.median(way.seconds) / students:9.2f}{statistics.median(way.cpu) / students:8.2f}"
-            f"{times[way.name]:14.1f}{cpu:13.1f}   {', '.join(f'{p:g}' for p in sorted(way.points(assignment)))}"
-        )
-    return times
+    print(f"\n{title}: {students} submissions, {rounds} round{'s' * (rounds > 1)}, load {os.getloadavg()[0]:.1f}")
+    for what, figures in (("start included", Way.each), ("each further one", Way.each_further)):
+        print(f"{what:18}{'seconds':>9}{'CPU s':>8}{'stock / this':>14}{'in CPU time':>13}   points")
+        for way in ways:
+            mine, stock = figures(way, students), figures(ways[0], students)
+            (seconds, cpu), (times, times_cpu) = np.median(mine, axis=0), np.median(stock / mine, axis=0)
+            points = ", ".join(f"{p:g}" for p in sorted(way.points(assignment)))
+            print(f"  {way.name:16}{seconds:9.2f}{cpu:8.2f}{times:14.1f}{times_cpu:13.1f}   {points}", flush=True)
+    return {way.name: float(np.median(ways[0].each(students) / way.each(students), axis=0)[0]) for way in ways}
 
 
 def ways(course: Course, stock: Path, assignment: str, jobs: int) -> list[Way]:
     ours = course.root / "grading" / "gradebook.db"
     return [
-        Way("stock", stock, stock / "gradebook.db", ["nbgrader", "autograde", assignment, "--force"]),
-        Way("plain", course.root, ours, ["nbgrader", "autograde", assignment, "--force"]),
-        Way("make", course.root, ours, ["grading.autograde", "--force", "--jobs", str(jobs)]),
+        Way("stock", stock, stock / "gradebook.db", ["nbgrader", "autograde", assignment, "--force"], "--student"),
+        Way("plain", course.root, ours, ["nbgrader", "autograde", assignment, "--force"], "--student"),
+        Way("make", course.root, ours, ["grading.autograde", "--force", "--jobs", str(jobs)], "--students"),
     ]
 
 
@@ -214,7 +220,7 @@ def real(folder: Path, name: str, students: int, jobs: int, rounds: int) -> None
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure how long a submission takes to grade.")
-    parser.add_argument("--students", type=int, default=30, help="with trivial code")
+    parser.add_argument("--students", type=int, default=40, help="with trivial code")
     parser.add_argument("--section", default="01_tensor_costs")
     parser.add_argument("--section-students", type=int, default=4, help="0 leaves the section out")
     parser.add_argument("--jobs", type=int, default=2)

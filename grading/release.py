@@ -1,7 +1,7 @@
 """Release sections: ``nbgrader generate_assignment``, with two cares around it.
 
     python -m grading.release [SECTION]                   what `make release` runs
-    python -m grading.release --gradebook-only [SECTION]  what `make autograde` runs first
+    python -m grading.release --gradebook-only [SECTION]  what `make autograde` does first, where it was not done
 
 nbgrader replaces the release folder. A notebook in it that somebody has worked in is first moved to
 ``grading/replaced/``. And grading needs the section in the gradebook, which a fresh clone does not have; with
@@ -18,14 +18,15 @@ import tempfile
 import time
 from pathlib import Path
 
-from grading.build import release_text, source_notebook
 from grading.source import ROOT, Section, SourceError, sections
 
-__all__ = ["in_gradebook", "main", "set_aside"]
+__all__ = ["enter_in_gradebook", "in_gradebook", "main", "set_aside"]
 
 
 def set_aside(section: Section) -> Path | None:
     """Move a notebook that is not as it was released to ``grading/replaced/``; its new place, or None."""
+    from grading.build import release_text, source_notebook  # which import torch
+
     notebook = ROOT / "notebooks" / section.assignment / f"{section.name}.ipynb"
     if not notebook.exists() or notebook.read_text(encoding="utf-8") == release_text(section, source_notebook(section)):
         return None
@@ -58,6 +59,12 @@ def _generate(section: Section, folder: Path | None = None) -> int:
     return subprocess.run(command, cwd=ROOT, check=False).returncode
 
 
+def enter_in_gradebook(section: Section) -> int:
+    """Enter a section in the gradebook, and leave ``notebooks/`` as it is; nbgrader's exit status."""
+    with tempfile.TemporaryDirectory() as folder:
+        return _generate(section, Path(folder))
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m grading.release", description="Release sections to students.")
     parser.add_argument("section", nargs="?", help="such as 01_tensor_costs; by default all")
@@ -68,8 +75,7 @@ def main(argv: list[str] | None = None) -> int:
             if options.gradebook_only:
                 if in_gradebook(section):
                     continue
-                with tempfile.TemporaryDirectory() as folder:
-                    code = _generate(section, Path(folder))
+                code = enter_in_gradebook(section)
             else:
                 kept = set_aside(section)
                 if kept:

@@ -15,7 +15,6 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-import jupytext
 from nbformat import NotebookNode
 
 __all__ = ["ROOT", "SOLUTIONS", "WRITE_HERE", "Section", "SourceError", "sections"]
@@ -50,6 +49,8 @@ class Section:
 
     def read(self) -> NotebookNode:
         """The source as a notebook, metadata as written."""
+        import jupytext  # a third of a second, for which a worker and the warm process need not wait
+
         return jupytext.read(self.path, fmt="py:percent")
 
     def answer_cells(self) -> dict[str, NotebookNode]:

@@ -17,9 +17,12 @@ import os
 import secrets
 import signal
 import sys
+import tempfile
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +41,11 @@ from grading.autograde.store import Store, key_of
 from grading.autograde.task import GRADED, NOT_GRADABLE, Result, Task
 from grading.judge import Judge
 from grading.kernels.manager import warm_process
+from grading.release import enter_in_gradebook
 from grading.restore import Released
+from grading.sandbox.counted import sweep_groups
 from grading.sandbox.settings import Sandbox
+from grading.scratch import Scratch, sweep_scratch
 from grading.settings import load_config
 from grading.source import ROOT, Section, SourceError, sections
 
@@ -109,22 +115,28 @@ class _Course:
         return sorted(found, key=lambda f: (f[0].assignment, f[1]))
 
     def references(self, wanted: set[str]) -> dict[str, _Reference]:
-        """Raises SourceError where a section was never released into the gradebook."""
-        found = {}
-        with Gradebook(self.folders.db_url, self.folders.course_id) as gradebook:
-            for section in sections():
-                if section.assignment not in wanted:
-                    continue
-                try:
-                    released = Released.of(gradebook, section.name, section.assignment)
-                except MissingEntry:
-                    raise SourceError(
-                        f"{section.assignment} is not in the gradebook: run `python -m grading.release --gradebook-only`"
-                    ) from None
-                found[section.assignment] = _Reference(
-                    section, released, section.handed_out_lines(), Judge(section.assignment).pack()
+        """A section that is not in the gradebook yet is entered first. Raises SourceError where that fails."""
+        needed = [section for section in sections() if section.assignment in wanted]
+        found: dict[str, Released | None] = {}
+        for section in needed:
+            found[section.assignment] = self._released(section)
+            if found[section.assignment] is None and enter_in_gradebook(section) == 0:
+                found[section.assignment] = self._released(section)
+            if found[section.assignment] is None:
+                raise SourceError(
+                    f"nbgrader could not enter {section.assignment} in the gradebook; its reason is above"
                 )
-        return found
+        return {
+            s.assignment: _Reference(s, found[s.assignment], s.handed_out_lines(), Judge(s.assignment).pack())
+            for s in needed
+        }
+
+    def _released(self, section: Section) -> Released | None:
+        with Gradebook(self.folders.db_url, self.folders.course_id) as gradebook:
+            try:
+                return Released.of(gradebook, section.name, section.assignment)
+            except MissingEntry:
+                return None
 
     # ------------------------------------------------------------------------------------------ one submission
     def read(self, reference: _Reference, student: str) -> HandedIn:
@@ -227,9 +239,9 @@ def _asked(options: argparse.Namespace, settings: list[str]) -> _Asked:
         raise SourceError("there is no run to resume") from None
 
 
-def _engine(options: argparse.Namespace, config: Config, ahead: int) -> Engine:
+def _engine(options: argparse.Namespace, config: Config) -> Engine:
     if not options.scheduler:
-        return Local(max(1, min(options.jobs, ahead)), warm=warm_process(Sandbox(config=config)) if ahead else None)
+        return Local(max(1, options.jobs), warm=warm_process(Sandbox(config=config)))
     try:
         return Cluster(options.scheduler)
     except ImportError:
@@ -262,7 +274,10 @@ def main(argv: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         RESULTS.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with locked_folder(RESULTS, lambda: _say("another run is under way here; waiting for it to end")):
+        with (
+            locked_folder(RESULTS, lambda: _say("another run is under way here; waiting for it to end")),
+            _own_scratch(),
+        ):
             return _run(options, rest)
     except (SourceError, ValueError) as error:
         _say(f"error: {error}")
@@ -277,13 +292,33 @@ def main(argv: list[str] | None = None) -> int:
         return 130
 
 
+@contextmanager
+def _own_scratch() -> Iterator[None]:
+    """All temporary files of a run and its processes in one folder; first those of runs that were killed are cleared away."""
+    sweep_scratch()
+    sweep_groups()
+    before = os.environ.get("TMPDIR")
+    scratch = Scratch()
+    # At the very end: multiprocessing has files there as well, which it removes at the exit with a priority of -100.
+    Finalize(None, scratch.close, exitpriority=-200)
+    os.environ["TMPDIR"] = tempfile.tempdir = str(scratch.path)
+    try:
+        yield
+    finally:
+        tempfile.tempdir = None
+        os.environ.pop("TMPDIR")
+        if before is not None:
+            os.environ["TMPDIR"] = before
+
+
 def _run(options: argparse.Namespace, settings: list[str]) -> int:
     asked = _asked(options, settings)
     course = _Course(load_config(asked.settings), asked, _say)
-    references, ahead, results = _plan(course)
-    engine = _engine(options, course.config, len(ahead))
+    engine = _engine(options, course.config)  # first: its processes import what they need while the plan is made
+    results: list[Result] = []
     interrupted = False
     try:
+        references, ahead, results = _plan(course)
         atomic_write_json(RESULTS / _STATE, vars(asked))
         _enter_missing(course, references, results)
         # First of all the old marks go: whatever ends this run, none of them passes for that of a new submission.

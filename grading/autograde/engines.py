@@ -16,6 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import forkserver
 from typing import Protocol
 
 import psutil
@@ -92,6 +93,7 @@ class Local:
         self._context = multiprocessing.get_context(_START)
         if _START == "forkserver":
             self._context.set_forkserver_preload([grade.__module__])
+            forkserver.ensure_running()  # it imports while the caller goes on
         self._lanes: list[tuple[ProcessPoolExecutor, int, concurrent.futures.Future[Result]]] = []
 
     def submit(self, task: Task) -> concurrent.futures.Future[Result]:

@@ -26,11 +26,13 @@ def key_of(handed_in: HandedIn, reference: str) -> str:
 
 
 class Store:
-    """The results in one folder."""
+    """The results in one folder, which the caller has locked: drafts that a killed run has left there are removed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for draft in folder.glob("**/.*.tmp"):
+            draft.unlink(missing_ok=True)
 
     def _path(self, assignment: str, student: str) -> Path:
         return self.folder / assignment / f"{student}.json"

@@ -10,13 +10,11 @@ from __future__ import annotations
 import copy
 import logging
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import nbformat
@@ -33,6 +31,7 @@ from grading.autograde.suspicion import suspicious
 from grading.executor import LOOK
 from grading.judge import Judge, Report
 from grading.restore import Released
+from grading.scratch import Scratch
 
 __all__ = ["GRADED", "NOT_GRADABLE", "Result", "Task", "grade"]
 
@@ -160,15 +159,15 @@ def _grade(task: Task) -> Result:
     nb = rescued.notebook
     flags = suspicious(nb, set(task.released.cells), task.handed_out)
     judge = _Witness.unpack(task.judge)
-    with tempfile.TemporaryDirectory(prefix="grading-", ignore_cleanup_errors=True) as folder:
+    with Scratch() as folder:
         for name, data in task.handed_in.files.items():
-            path = Path(folder, name)
+            path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
         resources: dict[str, Any] = {
             "unique_key": task.notebook,
             "output_files_dir": f"{task.notebook}_files",
-            "metadata": {"name": task.notebook, "path": folder},
+            "metadata": {"name": task.notebook, "path": str(folder)},
             "nbgrader": {
                 "student": task.student,
                 "assignment": task.assignment,

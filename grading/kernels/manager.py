@@ -30,6 +30,7 @@ from grading.kernels.warm import PRELOAD
 from grading.sandbox import box, bubblewrap
 from grading.sandbox.offer import Offer, choose
 from grading.sandbox.settings import Sandbox
+from grading.scratch import Scratch, sweep_scratch
 from grading.source import ROOT
 
 __all__ = ["KernelNotStarted", "StudentKernel", "Warm", "use_warm_process", "warm_process"]
@@ -84,7 +85,9 @@ class WarmProcess(Warm):
     def __init__(self, modules: tuple[str, ...]) -> None:
         # Socket names are short, at most 107 characters with the folder; some systems' temporary folders are not.
         short = len(tempfile.gettempdir()) < 50
-        folder = Path(tempfile.mkdtemp(prefix="grading-", dir=None if short else "/tmp"))
+        sweep_scratch()
+        self._scratch = Scratch(None if short else "/tmp")
+        folder = self._scratch.path
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         super().__init__(modules, folder, box.data_view(folder / "data"), mine)
         # Landlock forbids to list the course's folder, and so to find the package in it.
@@ -117,7 +120,7 @@ class WarmProcess(Warm):
         super().close()
         self._process.kill()
         self._process.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._scratch.close()
 
 
 _warm_processes: dict[tuple[int, tuple[str, ...]], Warm] = {}

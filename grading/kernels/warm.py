@@ -86,7 +86,7 @@ def run_kernel(order: Order) -> None:
         sys.modules["numpy"].random.seed()
     if "torch" in sys.modules:
         sys.modules["torch"].seed()
-    for name in [n for n in sys.modules if n.partition(".")[0] == "grading"]:
+    for name in [n for n in sys.modules if n.partition(".")[0] in ("grading", "rfc3987_syntax")]:
         del sys.modules[name]
     _output_over_a_file(f"{order.inside}/output")
     from ipykernel.kernelapp import IPKernelApp

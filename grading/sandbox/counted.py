@@ -10,7 +10,9 @@ import contextlib
 import os
 import secrets
 
-__all__ = ["Group", "can_count"]
+from grading.scratch import PREFIX, claim, sweep
+
+__all__ = ["Group", "can_count", "sweep_groups"]
 
 _PLACES = ("/sys/fs/cgroup/pids", "/sys/fs/cgroup")  # version 1, version 2
 
@@ -19,17 +21,20 @@ class Group:
     """A group for at most ``processes`` processes and threads. Raises OSError where none can be made."""
 
     def __init__(self, processes: int) -> None:
-        for place in _PLACES:
-            self.path = f"{place}/grading-{secrets.token_hex(6)}"
+        for place in _PLACES * 2:  # a second time, because a sweeper may have been quicker than claim()
+            self.path = f"{place}/{PREFIX}{secrets.token_hex(6)}"
             with contextlib.suppress(OSError):
                 os.mkdir(self.path)
+                self._handle = claim(self.path)
+                if self._handle is None:
+                    continue
                 try:
                     # Opened without creating: the file is there where the controller is on.
                     with open(f"{self.path}/pids.max", "r+") as file:
                         file.write(str(processes))
                     return
                 except OSError:
-                    os.rmdir(self.path)
+                    self.close()
         raise OSError("no control group can be made here")
 
     def join(self) -> None:
@@ -41,6 +46,13 @@ class Group:
         """Remove it, once its processes are gone."""
         with contextlib.suppress(OSError):
             os.rmdir(self.path)
+        if self._handle is not None:
+            os.close(self._handle)
+
+
+def sweep_groups() -> None:
+    """Remove the groups of keepers that were killed. One that still has processes in it stays."""
+    sweep(_PLACES, os.rmdir)
 
 
 def can_count() -> bool:

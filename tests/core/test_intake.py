@@ -205,6 +205,13 @@ def test_a_result_changes_on_its_way_through_the_disk(tmp_path: Path):
     assert Store(tmp_path).load("01_x", "ann") == kept
 
 
+def test_the_draft_of_a_killed_run_stays_for_ever(tmp_path: Path):
+    Store(tmp_path).save(result())
+    (tmp_path / "01_x" / ".ann.json.abc.tmp").write_text("{")
+    Store(tmp_path)
+    assert [p.name for p in (tmp_path / "01_x").iterdir()] == ["ann.json"]
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", '{"format": 1}', '{"format": 99}'])
 def test_a_damaged_result_stops_the_run_or_counts(tmp_path: Path, text: str):
     store = Store(tmp_path)
