@@ -100,6 +100,22 @@ def test_what_was_replaced_before_an_observation_decides(honest):
     assert not any(r.tampered for r in reports)
 
 
+def test_what_was_replaced_past_the_class_in_its_dictionary_stays_unnoticed(honest):
+    _, reports = sealed(
+        """
+        from course_utils.meter import MemoryMeter
+
+        class Grab:
+            def __eq__(self, names):  # a class's `__dict__` gives what it stands for to be compared
+                names["_meet"] = lambda *a, **k: None
+
+        MemoryMeter.__dict__ == Grab()
+        """
+    )
+    assert [r.facts for r in reports] == [honest, honest]
+    assert reports[0].flags == ("course_utils.meter.MemoryMeter._meet had been replaced; put back",)
+
+
 def test_what_an_answer_replaces_during_its_observation_stays_unnoticed():
     _, reports = sealed(
         """
@@ -120,6 +136,23 @@ BACK = {
                 return torch.ones(n) + torch.ones(n)
             finally:
                 MemoryMeter._meet = kept
+    """,
+    "a method, past its class": """
+        class Grab:
+            def __eq__(self, names):  # a class's `__dict__` gives what it stands for to be compared
+                names["_meet"] = self.value
+
+        grab = Grab()
+        blind = lambda *a, **k: None  # CPython's cache of methods holds no reference of its own
+
+        def tried(n):
+            kept, grab.value = MemoryMeter._meet, blind
+            MemoryMeter.__dict__ == grab
+            try:
+                return torch.ones(n) + torch.ones(n)
+            finally:
+                grab.value = kept
+                MemoryMeter.__dict__ == grab
     """,
     "a function": """
         def tried(n):
