@@ -229,9 +229,11 @@ def _recorded(section: Section) -> dict[str, dict]:
 def _same_fact(new: dict, old: dict) -> bool:
     if any(new.get(key) != old.get(key) for key in ("name", "case", "spec")):
         return False
-    if new.get("spec", {}).get("at_most"):
-        return isinstance(old["value"], (int, float)) and abs(new["value"] - old["value"]) <= 16_384
-    return agrees(old["value"], new["value"], Spec.from_plain(new.get("spec", {})))
+    spec = Spec.from_plain(new.get("spec", {}))
+    if spec.at_most:  # a count has no tolerance, and neither has what is recorded of it
+        own = max(spec.allowance, spec.slack * new["value"])
+        return isinstance(old["value"], (int, float)) and abs(new["value"] - old["value"]) <= own
+    return agrees(old["value"], new["value"], spec)
 
 
 def execute(section: Section, notebook: NotebookNode, timeout: int = 600) -> NotebookNode:

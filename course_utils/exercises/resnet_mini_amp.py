@@ -935,8 +935,8 @@ def train_epoch(answer, case, see):
         "learning rate of each batch",
         list(rates),
         atol=1e-9,
-        why="The schedule counts batches here.",
-        fix="Call scheduler.step() once after each batch.",
+        why="The schedule counts batches here; only a skipped step is left out.",
+        fix="scheduler.step() once after each batch, unless the scale has fallen.",
     )
     see(
         "mean loss",
@@ -1204,6 +1204,15 @@ def without_graph_breaks(answer, case, see):
             why="The gradient differs from that of with_breaks.",
             fix="The factor and the mean are numbers there: no gradient flows into them.",
         )
+    value = kinds["zero"].clone().requires_grad_()
+    see(
+        "gradient, zero",
+        torch.autograd.grad(answer(value, limit).square().sum(), value)[0],
+        atol=1e-4,
+        share=0.25,
+        why="torch.where lets gradients into both branches, and 0 * inf is NaN.",
+        fix="Keep the division finite in both: clamp(min=...) before it.",
+    )
     counted = count_graphs(answer, *((value, limit) for value in kinds.values()), dynamic=False)
     see(
         "graphs",

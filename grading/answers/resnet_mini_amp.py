@@ -1114,7 +1114,10 @@ def _epoch(model, loader, optimizer, scaler, scheduler, max_norm, **change):
             break
         before = scaler.get_scale()
         loss = _amp(model, optimizer, scaler, x, y, max_norm, **how["step"])
-        if how["schedule"] == "always" or (how["schedule"] == "if not skipped" and scaler.get_scale() >= before):
+        scale = scaler.get_scale()
+        if how["schedule"] == "always" or {"if not skipped": scale >= before, "if equal": scale == before}.get(
+            how["schedule"]
+        ):
             scheduler.step()
         total += loss * (len(y) if how["weigh"] else 1)
         seen, batches = seen + len(y), batches + 1
@@ -1137,6 +1140,12 @@ def never_back_to_training_mode():
 def schedule_once_an_epoch():
     """Steps the schedule at the end of the epoch."""
     return _epoch_with(schedule="epoch")
+
+
+@wrong("train_epoch", fails="learning rate of each batch", says="has fallen", factory=True)
+def schedule_only_where_the_scale_is_the_same():
+    """Takes a scale that has grown for a skipped step."""
+    return _epoch_with(schedule="if equal")
 
 
 @wrong("train_epoch", fails="rates around an overflow", says="skipped", kind=Kind.PARTLY, factory=True)
@@ -1446,6 +1455,14 @@ def divides_by_zero(x, limit):
     norm = x.norm().detach()
     mask = (norm > limit).float()
     x = x * (mask * (limit / norm) + (1 - mask))
+    return x + x.mean().detach()
+
+
+@wrong("without_graph_breaks", fails="gradient, zero", says="both", kind=Kind.PARTLY)
+def where_with_an_infinite_branch(x, limit):
+    """torch.where hides the infinity in the values, and not in the gradient."""
+    norm = x.norm().detach()
+    x = torch.where(norm > limit, x * (limit / norm), x)
     return x + x.mean().detach()
 
 
