@@ -97,6 +97,8 @@ class Result:
         The run in which it was graded.
     to_read : tuple of str
         Answers in words, whose points a person gives.
+    digest : str
+        Of what was handed in; empty in results that were kept before there was one.
     """
 
     student: str
@@ -114,10 +116,12 @@ class Result:
     where: str = ""
     run: str = ""
     to_read: tuple[str, ...] = ()
+    digest: str = ""
 
     @classmethod
     def failed(cls, task: Task, why: object, **more: Any) -> Result:
         """Not gradable, with the reason."""
+        more["digest"] = task.handed_in.digest
         return cls(task.student, task.assignment, task.notebook, task.key, NOT_GRADABLE, printable(why), **more)
 
     def to_plain(self) -> dict[str, Any]:
@@ -148,6 +152,7 @@ def grade(task: Task) -> Result:
             "notes": tuple(notes),
             "seconds": round(time.perf_counter() - started, 3),
             "where": socket.gethostname(),
+            "digest": task.handed_in.digest,
         }
     )
 

@@ -208,7 +208,7 @@ def test_a_result_changes_on_its_way_through_the_disk(tmp_path: Path):
 def test_the_draft_of_a_killed_run_stays_for_ever(tmp_path: Path):
     Store(tmp_path).save(result())
     (tmp_path / "01_x" / ".ann.json.abc.tmp").write_text("{")
-    Store(tmp_path)
+    Store(tmp_path).sweep()
     assert [p.name for p in (tmp_path / "01_x").iterdir()] == ["ann.json"]
 
 
