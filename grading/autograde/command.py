@@ -329,7 +329,8 @@ def _run(options: argparse.Namespace, settings: list[str]) -> int:
         interrupted = True
     finally:
         engine.stop()
-    print(summary(results, course.elsewhere))
+    results = course.marks.still_to_read(results)
+    print(summary(results, course.elsewhere, asked.run))
     for path in write_reports(results, GRADING):
         print(f"written: {os.path.relpath(path, ROOT)}")
     if interrupted:

@@ -36,6 +36,7 @@ from grading.scratch import Scratch
 __all__ = ["GRADED", "NOT_GRADABLE", "Result", "Task", "grade"]
 
 GRADED, NOT_GRADABLE = "graded", "not gradable"
+_NBCLIENT_SAYS = "Kernel died while waiting for execute reply"  # without saying in which cell
 _AT_THE_GRADEBOOK = (SaveAutoGrades, AssignLatePenalties)  # left to the one writer: see grading.autograde.marks
 
 
@@ -178,6 +179,7 @@ def _grade(task: Task) -> Result:
                 "assignment": task.assignment,
                 "notebook": task.notebook,
                 "released": copy.deepcopy(task.released),
+                "cut_off": rescued.cut_off,
                 "judge": judge,
             },
         }
@@ -246,8 +248,8 @@ def _unusual(judge: _Witness) -> Iterator[str]:
 
 
 def _but_flags(said: list[str]) -> list[str]:
-    """Without those lines of the executor that plain nbgrader logs and that have a place of their own here."""
-    return [line for line in said if not line.startswith(LOOK)]
+    """Without those lines that plain nbgrader logs and that the executor's own, or a place of their own, stand for."""
+    return [line for line in said if not line.startswith((LOOK, _NBCLIENT_SAYS))]
 
 
 @contextmanager
