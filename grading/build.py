@@ -230,9 +230,9 @@ def _same_fact(new: dict, old: dict) -> bool:
     if any(new.get(key) != old.get(key) for key in ("name", "case", "spec")):
         return False
     spec = Spec.from_plain(new.get("spec", {}))
-    if spec.at_most:  # a count has no tolerance, and neither has what is recorded of it
-        own = max(spec.allowance, spec.slack * new["value"])
-        return isinstance(old["value"], (int, float)) and abs(new["value"] - old["value"]) <= own
+    if spec.at_most and isinstance(old["value"], (int, float)):
+        # A count has no tolerance, and neither has what is recorded of it.
+        return abs(new["value"] - old["value"]) <= max(spec.allowance, spec.slack * new["value"])
     return agrees(old["value"], new["value"], spec)
 
 

@@ -12,7 +12,8 @@ Who handed a file in is read from its path:
 * A zip of ``python -m course_utils hand-in --student ID``: the ID. In an archive of Canvas or Moodle the platform's name
   counts: nobody can choose that one.
 
-Which section a notebook belongs to is told by its own name. Nothing is unpacked to a path that an archive names, links
+Which section a notebook belongs to is told by its own name. One under another name, such as ``tensor_costs_final.ipynb``, and
+one that is cut off are collected where nothing else of that student can be meant; else you get the command that does it. Nothing is unpacked to a path that an archive names, links
 are not followed, and the sizes that an archive declares are looked at before anything is read.
 """
 
@@ -22,6 +23,7 @@ import argparse
 import io
 import json
 import re
+import shlex
 import shutil
 import stat
 import sys
@@ -37,8 +39,10 @@ from pathlib import Path
 
 from course_utils.errors import CourseError
 from course_utils.files import atomic_write_bytes, atomic_write_text
+from course_utils.student.cells import grade_id
 from course_utils.student.hand_in import MANIFEST, STUDENT, receipt
 from course_utils.student.released import Section, read_notebook, sections
+from grading.autograde.rescue import rescue
 from grading.source import ROOT
 
 __all__ = ["Found", "Refused", "Sender", "find", "store", "student_ids", "who"]
@@ -48,7 +52,7 @@ MAX_ZIP = 100_000_000  # of one student's zip, unpacked
 MAX_CLASS = 4_000_000_000  # of a platform's archive, unpacked
 MAX_FILES = 20_000
 
-CANVAS = re.compile(r"(?P<name>[^_]+)(_late)?_(?P<number>\d+)_\d+_(?P<file>.+)", re.IGNORECASE)
+CANVAS = re.compile(r"(?P<name>[^_]+)(?P<late>_late)?_(?P<number>\d+)_\d+_(?P<file>.+)", re.IGNORECASE)
 MOODLE = re.compile(r"(?:[^/]*/)*?(?P<name>[^/]+?)_(?P<number>\d+)_assignsubmission_file(_/|/|_)(?P<file>.+)")
 COPY = re.compile(r"(?:-(\d+)| ?\((\d+)\))$")  # what a platform or a browser adds to a name that was there before
 
@@ -84,6 +88,8 @@ class Found:
         Seconds and a count, which grow with later attempts of one student.
     where : str
         Its path in the archive.
+    doubt : str
+        Why it may not be the one that is meant; empty where it is.
     """
 
     sender: Sender
@@ -91,6 +97,7 @@ class Found:
     data: bytes
     order: tuple[float, int]
     where: str
+    doubt: str = ""
 
 
 @dataclass(frozen=True)
@@ -271,6 +278,8 @@ def notebook(where: str, name: str, data: bytes, sender: Sender | None, made: fl
         return Refused(where, "no notebook")
     copy = COPY.search(path.stem)
     section = next((s for s in sections() if s.name == COPY.sub("", path.stem)), None)
+    doubt = "" if section else "another name"
+    section = section or likely(path.stem, data)
     if section is None:
         return Refused(where, f"the course has no notebook {path.name}")
     if sender is None:
@@ -278,8 +287,42 @@ def notebook(where: str, name: str, data: bytes, sender: Sender | None, made: fl
     try:
         read_notebook(data, path.name)
     except CourseError as error:
-        return Refused(where, str(error))
-    return Found(sender, section, data, (made, int(copy[1] or copy[2]) if copy else 0), where)
+        if rescue(data).unreadable:
+            return Refused(where, str(error))
+        doubt = "damaged; grading reads what is left"
+    return Found(sender, section, data, (made, int(copy[1] or copy[2]) if copy else 0), where, doubt)
+
+
+def likely(stem: str, data: bytes) -> Section | None:
+    """The section of a notebook under another name: its name begins with the notebook's, or its cells are a section's."""
+    if b'"cell_type"' not in data:
+        return None
+    begins = [s for s in sections() if stem.lower().startswith(s.name)]
+    if begins:
+        return max(begins, key=lambda s: len(s.name))
+    ids = {grade_id(cell) for cell in rescue(data).notebook.cells}
+    best = max(sections(), key=lambda s: len(ids & s.cells.keys()))
+    return best if ids & best.cells.keys() else None
+
+
+def marked_late(item: Found) -> bool:
+    """Did Canvas write LATE into the name of the file?"""
+    name = item.where.partition(": ")[0].rpartition("/")[2]  # of the zip, where it was in one
+    return item.sender.own and (match := CANVAS.fullmatch(name)) is not None and match["late"] is not None
+
+
+def split(found: list[Found], ids: dict[Sender, str]) -> tuple[list[Found], list[Found]]:
+    """What is collected, and what a person has to decide: doubtful ones where there are others of one student's section."""
+    there: dict[tuple[str, Section], list[Found]] = defaultdict(list)
+    for item in found:
+        there[ids[item.sender], item.section].append(item)
+    sure: list[Found] = []
+    open_: list[Found] = []
+    for items in there.values():
+        alone = len({item.data for item in items}) == 1
+        for item in items:
+            (sure if alone or not item.doubt else open_).append(item)
+    return sure, open_
 
 
 # ------------------------------------------------------------------------------------------------ the folders
@@ -294,14 +337,28 @@ def store(item: Found, student: str, root: Path) -> str:
     if target.exists():
         if target.read_bytes() == item.data:
             return "unchanged"
-        kept = root / "grading" / "replaced"
-        kept.mkdir(exist_ok=True)
-        shutil.copy2(target, kept / f"{student}-{target.stem}-{receipt(target.read_bytes())}.ipynb")
+        shutil.copy2(target, aside(student, item.section, target.read_bytes(), root))
         done = "replaced"
     target.parent.mkdir(parents=True, exist_ok=True)
     atomic_write_bytes(target, item.data)
     atomic_write_text(target.with_name("timestamp.txt"), time.strftime("%Y-%m-%d %H:%M:%S UTC\n", time.gmtime()))
     return done
+
+
+def aside(student: str, section: Section, data: bytes, root: Path) -> Path:
+    """Where a notebook is kept that is not graded; its folder is made."""
+    folder = root / "grading" / "replaced"
+    folder.mkdir(exist_ok=True)
+    return folder / f"{student}-{section.name}-{receipt(data)}.ipynb"
+
+
+def to_take(item: Found, student: str, root: Path) -> str:
+    """Keep a notebook that is not collected; the command that puts it where it is graded."""
+    kept = aside(student, item.section, item.data, root)
+    atomic_write_bytes(kept, item.data)
+    folder = f"grading/submitted/{student}/{item.section.assignment}"
+    words = ["cp", kept.relative_to(root).as_posix(), f"{folder}/{item.section.name}.ipynb"]
+    return f"mkdir -p {shlex.quote(folder)} && {shlex.join(words)}"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -315,6 +372,7 @@ def main(argv: list[str] | None = None) -> int:
         found = [item for item in items if isinstance(item, Found)]
         refused = [item for item in items if isinstance(item, Refused)]
         ids = student_ids({item.sender for item in found})
+        found, undecided = split(found, ids)
         latest: dict[tuple[str, Section], Found] = {}
         for item in sorted(found, key=lambda item: item.order):
             key = ids[item.sender], item.section
@@ -324,13 +382,22 @@ def main(argv: list[str] | None = None) -> int:
         for (student, section), item in sorted(latest.items(), key=lambda pair: (pair[0][1].assignment, pair[0][0])):
             done = "found" if options.dry_run else store(item, student, ROOT)
             print(f"{done:<10}{section.assignment:<22}{student:<24}receipt {receipt(item.data)}  {item.where}")
+            if item.doubt:
+                print(f"{'':<10}{item.doubt}: taken as {section.name}.ipynb, there is no other one")
+        for item in undecided:
+            print(f"left out  {item.where}: {item.doubt}, and {ids[item.sender]} has handed in others")
+            if not options.dry_run:
+                print(f"{'':<10}to grade it: {to_take(item, ids[item.sender], ROOT)}")
     except (CourseError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     for item in refused:
         print(f"left out  {item.where}: {item.why}")
-    print(f"{len(latest)} notebooks of {len({student for student, _ in latest})} students, {len(refused)} left out")
-    return 1 if refused else 0
+    if late := sorted({student for (student, _), item in latest.items() if marked_late(item)}):
+        print(f"marked late by Canvas, which changes no mark here: {', '.join(late)}")
+    left = len(refused) + len(undecided)
+    print(f"{len(latest)} notebooks of {len({student for student, _ in latest})} students, {left} left out")
+    return 1 if left else 0
 
 
 if __name__ == "__main__":

@@ -143,7 +143,7 @@ class ObserveAndJudge(Execute):
                 # What may be the machine's fault, or that of an earlier cell, gets a second try in a new kernel.
                 doubtful = tries == 2 and isinstance(error, _Doubtful)
                 what = ("", str(error), "") if doubtful else self._what_happened(error)
-                self.log.warning("cell %s: %s; going on in a new kernel", index, what[1])
+                self.log.warning("%s: %s; going on in a new kernel", self._label(index), what[1])
                 if self._replay(index, patient=tries == 1 and what[0] == "KernelDied"):
                     continue  # an earlier cell was found guilty, and there are fewer of them with each round
                 tries = tries - 1 if doubtful or what[0] == "KernelDied" else 0
@@ -152,6 +152,12 @@ class ObserveAndJudge(Execute):
             cell.outputs = [_error(what[1])]
         else:
             self._verdicts[index] = judge.broken(name, *what)
+
+    def _label(self, index: int) -> str:
+        """The cell's grade id, else its number from 1 on and the last grade id before it."""
+        ids = [cell.metadata.get("nbgrader", {}).get("grade_id") for cell in self.nb.cells[: index + 1]]
+        before = next((name for name in reversed(ids) if name), None)
+        return ids[-1] or f"cell {index + 1}" + (f" (behind {before})" if before else "")
 
     # ------------------------------------------------------------------------------------------ kernels
     def create_kernel_manager(self) -> KernelManager:
@@ -216,7 +222,7 @@ class ObserveAndJudge(Execute):
                 # Do without it rather than for ever try again.
                 if not isinstance(error, _Doubtful):
                     self._what_happened(error)
-                self.log.warning("cell %s is left out: the kernel does not go on after it", index)
+                self.log.warning("%s is left out: the kernel does not go on after it", self._label(index))
                 self._poison.add(index)
                 return False
             if wait:

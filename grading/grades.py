@@ -4,8 +4,9 @@
     python -m grading.grades --format canvas --from exported.csv         the gradebook that Canvas exported, filled in
     python -m grading.grades --format moodle --from exported.csv         a file for Moodle's "Import grades"
 
-A mark that is not there stays empty and is never 0: nothing handed in, not gradable, or an answer in words that waits for a
-person (``--waiting count`` takes the points so far). Late penalties are nbgrader's. What is read is never written to.
+A mark that is not there stays empty and is never 0: nothing handed in, not gradable, handed in and not graded yet, or an
+answer in words that waits for a person (``--waiting count`` takes the points so far). Late penalties are nbgrader's. What is
+read is never written to.
 
 Formats: Canvas, https://github.com/instructure/canvas-lms/blob/master/lib/gradebook_importer.rb;
 Moodle, https://docs.moodle.org/en/Grade_import and grade/import/csv/classes/load_data.php in its source.
@@ -29,14 +30,16 @@ from nbgrader.coursedir import CourseDirectory
 
 from course_utils.errors import CourseError
 from course_utils.files import atomic_write_bytes
+from grading.autograde.ungraded import ungraded
 from grading.collect import folder_name
 from grading.settings import load_config
 from grading.source import ROOT
 from grading.spreadsheet import to_csv
 
-__all__ = ["Mark", "Marks", "Sheet", "canvas", "main", "match", "moodle", "plain", "read_marks"]
+__all__ = ["Mark", "Marks", "Sheet", "canvas", "main", "match", "moodle", "plain", "read_marks", "without_old"]
 
 GRADED, WAITING, NOT_GRADABLE = "graded", "answers in words wait", "not gradable"
+UNGRADED = "not graded yet"
 EMAIL = "Email address"
 _NUMBER = re.compile(r"-(\d+)$")  # Canvas's number of a person at the end of an id that `collect` made
 _CANVAS_ID = re.compile(r"\s*\(\d+\)\s*$")
@@ -68,17 +71,28 @@ class Mark:
 
     def points(self, waiting: bool = False) -> float | int | None:
         """Points to two decimals; None where there is no mark. ``waiting`` takes what is there so far."""
-        if self.state == NOT_GRADABLE or (self.state == WAITING and not waiting):
+        if self.state in (NOT_GRADABLE, UNGRADED) or (self.state == WAITING and not waiting):
             return None
         return _short(max(0.0, self.raw - self.penalty))
 
 
 @dataclass(frozen=True)
 class Marks:
-    """The gradebook: the best that each section gives, and the mark of each student who handed it in."""
+    """The gradebook: the best that each section gives, and the mark of each student who handed it in.
+
+    Attributes
+    ----------
+    most : dict
+        By section.
+    of : dict
+        By student and section.
+    ungraded : dict
+        Section -> who handed in what was not graded yet.
+    """
 
     most: Mapping[str, float]
-    of: Mapping[str, Mapping[str, Mark]]  # student, section
+    of: Mapping[str, Mapping[str, Mark]]
+    ungraded: Mapping[str, list[str]] = field(default_factory=dict)
 
     @property
     def sections(self) -> list[str]:
@@ -87,7 +101,15 @@ class Marks:
 
 @dataclass(frozen=True)
 class Sheet:
-    """A file to be written, and what to say about it."""
+    """A file to be written, and what to say about it.
+
+    Attributes
+    ----------
+    people : int or None
+        How many the platform's file knows; None where there is no platform.
+    got : dict
+        Section -> how many of them have a mark of it in ``rows``.
+    """
 
     rows: list[list[object]]
     bom: bool = False
@@ -95,6 +117,8 @@ class Sheet:
     lineterminator: str = "\r\n"
     said: list[str] = field(default_factory=list)
     unmatched: bool = False
+    people: int | None = None
+    got: Mapping[str, int] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
         return to_csv(self.rows, self.delimiter, self.lineterminator).encode("utf-8-sig" if self.bom else "utf-8")
@@ -123,6 +147,18 @@ def read_marks(url: str, course: str, only: str | None = None) -> Marks:
     if not of:
         raise CourseError("the gradebook has no marks: run `make autograde` first.")
     return Marks(dict(sorted(most.items())), dict(sorted(of.items())))
+
+
+def without_old(marks: Marks, ungraded: Iterable[tuple[str, str]]) -> Marks:
+    """The marks without those that belong to an earlier file than the one that was handed in."""
+    of = {student: dict(sections) for student, sections in marks.of.items()}
+    names: dict[str, list[str]] = defaultdict(list)
+    for section, student in sorted(ungraded):
+        names[section].append(student)
+        sections = of.setdefault(student, {})
+        if section in marks.most:
+            sections[section] = Mark(0.0, 0.0, UNGRADED)
+    return Marks(marks.most, dict(sorted(of.items())), names)
 
 
 def _mark(submission: SubmittedAssignment) -> Mark:
@@ -224,8 +260,8 @@ def plain(marks: Marks) -> Sheet:
         for student, of in marks.of.items():
             mark = of.get(section)
             values = ["not handed in", None, None, None] if mark is None else [mark.state, None, None, None]
-            if mark is not None and mark.state != NOT_GRADABLE:
-                values[1:] = [mark.raw, mark.penalty, mark.points(waiting=True)]
+            if mark is not None and mark.state not in (NOT_GRADABLE, UNGRADED):
+                values[1:] = [round(mark.raw, 6), mark.penalty, mark.points(waiting=True)]
             rows.append([section, student, *values, marks.most[section]])
     return Sheet(rows, lineterminator="\n")
 
@@ -272,12 +308,15 @@ def canvas(marks: Marks, exported: Path | None, columns: Mapping[str, str], wait
             (str.lower, _names(last_first)),
         ],
     )
+    got = dict.fromkeys(marks.sections, 0)
     for student, row in found.items():
         for section, mark in marks.of[student].items():
             if (points := mark.points(waiting)) is not None:
                 rows[row][places[section]] = points
+                got[section] += 1
     said += _unmatched(marks, found, [(row[0], n) for n, row in people])
-    return Sheet([header, *rows], bom, delimiter, said=said, unmatched=len(found) < len(marks.of))
+    unmatched = len(found) < len(marks.of)
+    return Sheet([header, *rows], bom, delimiter, said=said, unmatched=unmatched, people=len(people), got=got)
 
 
 def _new_canvas(marks: Marks, waiting: bool) -> Sheet:
@@ -288,7 +327,13 @@ def _new_canvas(marks: Marks, waiting: bool) -> Sheet:
         who = [student, number[1], "", "", ""] if number else [student, "", "", student, ""]
         rows.append([*who, *(of[s].points(waiting) if s in of else None for s in marks.sections)])
     said = ["without --from, students are known by Canvas's number at the end of their id, else by SIS Login ID"]
-    return Sheet(rows, bom=True, said=said)
+    return Sheet(rows, bom=True, said=said, people=len(marks.of), got=_got(marks, marks.of, waiting))
+
+
+def _got(marks: Marks, students: Iterable[str], waiting: bool) -> dict[str, int]:
+    """How many of these students have a mark in each section."""
+    of = [marks.of[student] for student in students]
+    return {s: sum(s in m and m[s].points(waiting) is not None for m in of) for s in marks.sections}
 
 
 def _column(section: str, header: list[str], columns: Mapping[str, str]) -> int:
@@ -342,12 +387,13 @@ def moodle(
     said: list[str] = []
     if exported is None:
         who, identify = {student: student for student in marks.of}, "Username"
+        people = len(who)
         said.append("without --from, the students' ids are taken as Moodle's user names")
     else:
         header, rows, _, _ = read_table(exported)
         if identify not in header:
             raise CourseError(f"{exported} has no column {identify!r}. Name one with --identify: {', '.join(header)}.")
-        at = header.index(identify)
+        at, people = header.index(identify), len(rows)
         found = match(
             marks.of,
             [
@@ -378,7 +424,8 @@ def moodle(
             f"{holes} students lack the mark of a section. Moodle takes an empty cell as no grade, also where it has one: "
             "export one section at a time (SECTION=01_tensor_costs)"
         )
-    return Sheet(table, said=said, unmatched=len(who) < len(marks.of))
+    got = _got(marks, who, waiting)
+    return Sheet(table, said=said, unmatched=len(who) < len(marks.of), people=people, got=got)
 
 
 def _unmatched(marks: Marks, found: Mapping[str, int], people: Iterable[tuple[str, int]]) -> list[str]:
@@ -397,7 +444,10 @@ def _columns(texts: Sequence[str]) -> dict[str, str]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Export. Returns 0, 1 where a student is not in the platform's file, 2 where nothing was written."""
+    """Export. Returns 0, 1 where a mark is left out of the file that should be in it, 2 where nothing was written.
+
+    Left out are those of students who are not in the platform's file, and of what was handed in and not graded yet.
+    """
     parser = argparse.ArgumentParser(prog="python -m grading.grades", description="Export the marks.")
     parser.add_argument("--format", choices=("plain", "canvas", "moodle"), default="plain")
     parser.add_argument("--from", type=Path, dest="exported", metavar="CSV", help="what Canvas or Moodle exported")
@@ -414,7 +464,7 @@ def main(argv: list[str] | None = None) -> int:
         if options.exported and target.exists() and target.samefile(options.exported):
             raise CourseError(f"{target} is the file to read: name another with --to. Nothing was written.")
         folders = CourseDirectory(config=load_config())
-        marks = read_marks(folders.db_url, folders.course_id, options.assignment)
+        marks = _marks(folders, options.assignment)
         counted = options.waiting == "count"
         if options.format == "canvas":
             sheet = canvas(marks, options.exported, _columns(options.column), counted)
@@ -428,17 +478,35 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     for line in sheet.said:
         print(line)
+    so_far = counted or options.format == "plain"
+    done = "with the points so far" if so_far else "left empty (--waiting count takes the points so far)"
     for section in marks.sections:
-        states = [of[section].state for of in marks.of.values() if section in of]
-        line = f"{section}: {states.count(GRADED)} marks"
-        if waits := states.count(WAITING):
-            done = "with the points so far" if counted or options.format == "plain" else "left empty (--waiting count takes the points so far)"  # fmt: skip
-            line += f"; {waits} wait for a person's points, {done}"
-        if lost := states.count(NOT_GRADABLE):
-            line += f"; {lost} not gradable, left empty"
-        print(line)
+        who = defaultdict(list)
+        for student, of in marks.of.items():
+            if section in of:
+                who[of[section].state].append(student)
+        if sheet.people is None:
+            print(f"{section}: {len(who[GRADED])} marks")
+        else:
+            print(f"{section}: {sheet.got[section]} of {sheet.people} people got a mark")
+        if waits := who[WAITING]:
+            print(f"  {len(waits)} wait for a person's points, {done}: {_few(waits)}")
+        if lost := who[NOT_GRADABLE]:
+            print(f"  {len(lost)} not gradable, left empty: {_few(lost)}")
+    for section, names in marks.ungraded.items():
+        print(f"warning: {section}: handed in, not graded yet: {_few(names)}; run `make autograde`", file=sys.stderr)
     print(f"written: {os.path.relpath(target)}")
-    return 1 if sheet.unmatched else 0
+    return 1 if sheet.unmatched or marks.ungraded else 0
+
+
+def _marks(folders: CourseDirectory, only: str | None) -> Marks:
+    """The marks that belong to what is handed in now. Raises CourseError."""
+    marks = read_marks(folders.db_url, folders.course_id, only)
+    return without_old(marks, {(a, s) for a, s in ungraded(folders) if only in (None, a)})
+
+
+def _few(names: Sequence[str], most: int = 20) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ single copied cell leaves the whole submission ungraded. The released form comes
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +16,13 @@ from nbformat import NotebookNode
 from nbgrader.api import Gradebook
 from nbgrader.preprocessors import NbGraderPreprocessor
 
-from course_utils.student.cells import by_hand, grade_id, new_cell, restore
+from course_utils.student.cells import Note, by_hand, grade_id, new_cell, restore
 
 __all__ = ["Released", "RestoreCells"]
 
 # Not the text that was handed out, for which nbgrader gives 0: a person looks whether the answer stands in another cell.
 _DELETED = "*This cell was deleted. Does the answer stand in another cell?*"
+_FEW = 4  # so many cells that were deleted are named one by one
 _KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 
 
@@ -80,6 +82,19 @@ class RestoreCells(NbGraderPreprocessor):
             if name in released.cells and name not in handed_in and by_hand(released.cells[name]):
                 cell.source = _DELETED
         nb.metadata = NotebookNode({"kernelspec": released.kernelspec, "language_info": {"name": "python"}})
-        for note in notes:
-            self.log.warning("%s, %s: %s", names.get("student", "?"), names["notebook"], note)
+        for text in _said(notes, released, names.get("cut_off", False)):
+            self.log.warning("%s, %s: %s", names.get("student", "?"), names["notebook"], text)
         return nb, resources
+
+
+def _said(notes: list[Note], released: Released, cut_off: bool) -> Iterator[str]:
+    """The notes; many cells that are missing are one line."""
+    missing = [note for note in notes if note.found == f"{note.cell} was deleted"]
+    if len(missing) <= _FEW and not cut_off:
+        missing = []
+    yield from (str(note) for note in notes if note not in missing)
+    if missing:
+        names = [n.cell for n in missing if released.cells[n.cell].metadata.nbgrader.grade]
+        how = "is lost with the end of the file" if cut_off else "was deleted"
+        which = f"{len(names)} exercises and questions: {', '.join(names)}" if names else "no exercise"
+        yield f"each of {len(missing)} cells {how} ({which}); the released cells are put back"

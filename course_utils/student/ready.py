@@ -157,11 +157,11 @@ def _judge(place: Place, cells: list[NotebookNode], saved: NotebookNode, seconds
     yield from _not_started(section, undone)
     if stale:
         yield Finding(Mark.NOTE, "outputs", f"old ones are saved for {_few(stale)}", RUN_ALL)
-    points = sum(section.exercises[e] for e in full)
+    partly = sum(record.last for e, record in result.records.items() if e in section.exercises and e not in full)
+    points = round(sum(section.exercises[e] for e in full) + partly, 2)
     total = sum(section.exercises.values())
-    yield Finding(
-        Mark.OK, "right", f"{len(full)} of {len(section.exercises)} exercises, {points:g} of {total:g} points"
-    )
+    right = f"{len(full)} of {len(section.exercises)} exercises, {'with those partly right ' if partly else ''}"
+    yield Finding(Mark.OK, "right", f"{right}{points:g} of {total:g} points")
 
 
 def _errors(cells: list[NotebookNode]) -> Iterator[Finding]:

@@ -37,7 +37,7 @@ from grading.autograde.engines import Cluster, Engine, Local, default_jobs, run
 from grading.autograde.intake import HandedIn, hand_in
 from grading.autograde.marks import Marks
 from grading.autograde.report import summary, write_reports
-from grading.autograde.store import Store, key_of
+from grading.autograde.store import RESULTS, Store, key_of
 from grading.autograde.task import GRADED, NOT_GRADABLE, Result, Task
 from grading.judge import Judge
 from grading.kernels.manager import warm_process
@@ -52,7 +52,6 @@ from grading.source import ROOT, Section, SourceError, sections
 __all__ = ["main"]
 
 GRADING = ROOT / "grading"
-RESULTS = GRADING / "results"
 _STATE = "run.json"
 
 
@@ -85,6 +84,7 @@ class _Course:
         self.folders = CourseDirectory(config=config)
         self.submitted = Path(self.folders.root, self.folders.submitted_directory)
         self.store = Store(RESULTS)
+        self.store.sweep()
         self.marks = Marks(config, waiting=say)
         self.elsewhere: list[str] = []
 
@@ -329,7 +329,8 @@ def _run(options: argparse.Namespace, settings: list[str]) -> int:
         interrupted = True
     finally:
         engine.stop()
-    print(summary(results, course.elsewhere))
+    results = course.marks.still_to_read(results)
+    print(summary(results, course.elsewhere, asked.run))
     for path in write_reports(results, GRADING):
         print(f"written: {os.path.relpath(path, ROOT)}")
     if interrupted:

@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,17 @@ class Marks:
         """The (assignment, student) of those results that gradebook and ``autograded/`` already agree with."""
         with _transaction(self._gradebook) as gradebook:
             return {(r.assignment, r.student) for r in results if self._agrees(gradebook, r)}
+
+    def still_to_read(self, results: Iterable[Result]) -> list[Result]:
+        """The results, each with those answers in words alone that wait for a person in the gradebook."""
+        with _transaction(self._gradebook) as gradebook:
+            return [replace(r, to_read=tuple(self._open(gradebook, r))) for r in results]
+
+    def _open(self, gradebook: Gradebook, result: Result) -> list[str]:
+        if result.status != GRADED:
+            return []
+        notebook = gradebook.find_submission_notebook(result.notebook, result.assignment, result.student)
+        return [g.name for g in notebook.grades if g.cell.cell_type != "code" and g.needs_manual_grade]
 
     def _agrees(self, gradebook: Gradebook, result: Result) -> bool:
         try:

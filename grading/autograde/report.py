@@ -21,7 +21,11 @@ def _points(result: Result) -> float | None:
     return round(sum(result.points.values()), 6) if result.status == GRADED else None
 
 
-def summary(results: list[Result], elsewhere: Iterable[str] = ()) -> str:
+def _seconds(results: list[Result]) -> float:
+    return sum(r.seconds for r in results)
+
+
+def summary(results: list[Result], elsewhere: Iterable[str] = (), run: str | None = None) -> str:
     """The table.
 
     Parameters
@@ -29,6 +33,8 @@ def summary(results: list[Result], elsewhere: Iterable[str] = ()) -> str:
     results : list of Result
     elsewhere : iterable of str
         What lies in the folder of submissions and belongs to no section.
+    run : str, optional
+        This run: the results of earlier ones are counted apart.
     """
     graded = [r for r in results if r.status == GRADED]
     rest = [r for r in results if r.status != GRADED]
@@ -54,16 +60,17 @@ def summary(results: list[Result], elsewhere: Iterable[str] = ()) -> str:
             lines += textwrap.wrap(text, max(60, width - 4), initial_indent="  · ", subsequent_indent="    ")
     for text in elsewhere:
         lines += textwrap.wrap(text, max(60, width - 4), initial_indent="! ", subsequent_indent="  ")
-    seconds = sum(r.seconds for r in results)
     lines.append("")
-    lines.append(
-        f"{len(graded)} graded, {len(rest)} not gradable, {len(flagged)} to look at; {seconds:.1f} s of grading in all"
-    )
+    lines.append(f"{len(graded)} graded, {len(rest)} not gradable, {len(flagged)} to look at")
+    now = [r for r in results if run in (None, r.run)]
+    lines.append(f"In this run: {len(now)} of these, {_seconds(now):.1f} s of grading.")
+    if before := [r for r in results if run not in (None, r.run)]:
+        lines[-1] += f" Before it: {len(before)}, {_seconds(before):.1f} s."
     if len(shown) < len(results):
         lines.append(f"{len(results) - len(shown)} graded without anything to say are in grading/summary.csv alone.")
     to_read = sum(len(r.to_read) for r in graded)
     if to_read:
-        lines.append(f"Answers in words: {to_read}. A person gives their points, see docs/manual-grading.md.")
+        lines.append(f"Answers in words: {to_read}. They wait for a person's points, see docs/manual-grading.md.")
     if rest:
         lines.append("Not gradable is not 0: these have no mark. `make autograde ARGS=--resume` tries them again.")
     return "\n".join(lines)

@@ -37,11 +37,14 @@ class Rescued:
         What had to be put right, for the instructor.
     unreadable : bool
         Nothing was found that could be a cell: a person has to look at the file.
+    cut_off : bool
+        The file ends in the middle.
     """
 
     notebook: NotebookNode
     notes: tuple[str, ...] = ()
     unreadable: bool = False
+    cut_off: bool = False
 
 
 def printable(text: object, most: int = 300) -> str:
@@ -58,6 +61,7 @@ def rescue(data: bytes | None) -> Rescued:
     if not data.strip():
         return Rescued(new_notebook(), ("the notebook's file is empty",), True)
     notes: list[str] = []
+    cut_off = False
     text = _decoded(data, notes)
     if "\n<<<<<<<" in text:
         text = _one_side(text)
@@ -68,7 +72,9 @@ def rescue(data: bytes | None) -> Rescued:
         cells = _cells_in(text)
         if not cells:
             return Rescued(new_notebook(), (*notes, f"the file is no notebook: {printable(error, 120)}"), True)
-        notes.append(f"the file is damaged ({printable(error, 120)}); {len(cells)} cells could be read")
+        cut_off = _at_the_end(error)
+        what = ", cut off at its end" if cut_off else ""
+        notes.append(f"the file is damaged{what} ({printable(error, 120)}); {len(cells)} cells could be read")
     else:
         cells = _cells_of(whole, notes)
         if not cells:
@@ -80,7 +86,14 @@ def rescue(data: bytes | None) -> Rescued:
     notebook = new_notebook()
     notebook.cells = [c for c in made if c is not None]
     tell_apart(notebook.cells)
-    return Rescued(notebook, tuple(notes), not notebook.cells)
+    return Rescued(notebook, tuple(notes), not notebook.cells, cut_off)
+
+
+def _at_the_end(error: ValueError | RecursionError) -> bool:
+    """Did the text end where more of it had to come?"""
+    if not isinstance(error, json.JSONDecodeError):
+        return False
+    return not error.doc[error.pos :].strip() or error.msg.startswith("Unterminated string")
 
 
 def _decoded(data: bytes, notes: list[str]) -> str:

@@ -14,9 +14,11 @@ from pathlib import Path
 from course_utils.files import atomic_write_text
 from grading.autograde.intake import HandedIn
 from grading.autograde.task import Result
+from grading.source import ROOT
 
-__all__ = ["Store", "key_of"]
+__all__ = ["RESULTS", "Store", "key_of"]
 
+RESULTS = ROOT / "grading" / "results"
 _FORMAT = 2
 
 
@@ -26,12 +28,14 @@ def key_of(handed_in: HandedIn, reference: str) -> str:
 
 
 class Store:
-    """The results in one folder, which the caller has locked: drafts that a killed run has left there are removed."""
+    """The results in one folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for draft in folder.glob("**/.*.tmp"):
+
+    def sweep(self) -> None:
+        """Remove the drafts of a killed run. The caller has locked the folder."""
+        for draft in self.folder.glob("**/.*.tmp"):
             draft.unlink(missing_ok=True)
 
     def _path(self, assignment: str, student: str) -> Path:
@@ -40,7 +44,7 @@ class Store:
     def save(self, result: Result) -> None:
         """Raises OSError where the disk is full or the folder may not be written."""
         path = self._path(result.assignment, result.student)
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         atomic_write_text(path, json.dumps({"format": _FORMAT, **result.to_plain()}))
 
     def load(self, assignment: str, student: str) -> Result | None:

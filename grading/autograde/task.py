@@ -36,6 +36,7 @@ from grading.scratch import Scratch
 __all__ = ["GRADED", "NOT_GRADABLE", "Result", "Task", "grade"]
 
 GRADED, NOT_GRADABLE = "graded", "not gradable"
+_NBCLIENT_SAYS = "Kernel died while waiting for execute reply"  # without saying in which cell
 _AT_THE_GRADEBOOK = (SaveAutoGrades, AssignLatePenalties)  # left to the one writer: see grading.autograde.marks
 
 
@@ -97,6 +98,8 @@ class Result:
         The run in which it was graded.
     to_read : tuple of str
         Answers in words, whose points a person gives.
+    digest : str
+        Of what was handed in; empty in results that were kept before there was one.
     """
 
     student: str
@@ -114,10 +117,12 @@ class Result:
     where: str = ""
     run: str = ""
     to_read: tuple[str, ...] = ()
+    digest: str = ""
 
     @classmethod
     def failed(cls, task: Task, why: object, **more: Any) -> Result:
         """Not gradable, with the reason."""
+        more["digest"] = task.handed_in.digest
         return cls(task.student, task.assignment, task.notebook, task.key, NOT_GRADABLE, printable(why), **more)
 
     def to_plain(self) -> dict[str, Any]:
@@ -148,6 +153,7 @@ def grade(task: Task) -> Result:
             "notes": tuple(notes),
             "seconds": round(time.perf_counter() - started, 3),
             "where": socket.gethostname(),
+            "digest": task.handed_in.digest,
         }
     )
 
@@ -173,6 +179,7 @@ def _grade(task: Task) -> Result:
                 "assignment": task.assignment,
                 "notebook": task.notebook,
                 "released": copy.deepcopy(task.released),
+                "cut_off": rescued.cut_off,
                 "judge": judge,
             },
         }
@@ -241,8 +248,8 @@ def _unusual(judge: _Witness) -> Iterator[str]:
 
 
 def _but_flags(said: list[str]) -> list[str]:
-    """Without those lines of the executor that plain nbgrader logs and that have a place of their own here."""
-    return [line for line in said if not line.startswith(LOOK)]
+    """Without those lines that plain nbgrader logs and that the executor's own, or a place of their own, stand for."""
+    return [line for line in said if not line.startswith((LOOK, _NBCLIENT_SAYS))]
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import stat
+import subprocess
 import zipfile
 from pathlib import Path
 
@@ -195,3 +196,53 @@ def test_an_archive_that_is_broken_or_missing_ends_in_a_traceback(data, course, 
         path.write_bytes(data)
     assert main([str(path)]) == 2
     assert "error: " in capsys.readouterr().err
+
+
+def test_the_only_notebook_of_a_student_is_left_out_for_its_name_or_its_end(course, tmp_path, capsys):
+    cells = {
+        "cell_type": "code",
+        "metadata": {"nbgrader": {"grade_id": next(iter(SECTION.cells))}},
+        "source": "",
+        "id": "a",
+    }
+    known = json.dumps({"cells": [cells], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}).encode()
+    members = {
+        f"a_1_1_{SECTION.name}_final_v2.ipynb": text("a"),
+        f"b_2_2_{NAME}": text("b")[:-30],
+        "c_3_3_homework.ipynb": known,
+        f"Cora_8_assignsubmission_file/{SECTION.name}-Copy1.ipynb": text("cora"),
+    }
+    assert main([str(archive(tmp_path / "x.zip", members))]) == 0
+    expected = {"a-1": text("a"), "b-2": text("b")[:-30], "c-3": known, "cora": text("cora")}
+    assert submitted(course) == {f"submitted/{who}/{SECTION.assignment}/{NAME}": d for who, d in expected.items()}
+    assert capsys.readouterr().out.count(f"taken as {NAME}, there is no other one") == 4
+
+
+def test_of_several_notebooks_one_is_guessed_or_cannot_be_put_in_place(course, tmp_path, capsys):
+    members = {
+        f"Ann Lee_5_assignsubmission_file/{NAME}": text("right"),
+        f"Ann Lee_5_assignsubmission_file/{SECTION.name}-Copy1.ipynb": text("copy"),
+        f"Bo_6_assignsubmission_file/{SECTION.name}_old.ipynb": text("old"),
+        f"Bo_6_assignsubmission_file/{SECTION.name} new.ipynb": text("new"),
+    }
+    path = archive(tmp_path / "x.zip", members)
+    assert main(["--dry-run", str(path)]) == 1
+    assert submitted(course) == {}
+    assert main([str(path)]) == 1
+    out = capsys.readouterr().out
+    assert [p for p in submitted(course) if p.startswith("submitted")] == [
+        f"submitted/ann-lee/{SECTION.assignment}/{NAME}"
+    ]
+    for line in out.splitlines():
+        if "to grade it: " in line:
+            subprocess.run(line.partition("to grade it: ")[2], shell=True, check=True, cwd=course, timeout=10)
+    held = submitted(course)
+    assert held[f"submitted/ann-lee/{SECTION.assignment}/{NAME}"] == text("copy")
+    assert held[f"submitted/bo/{SECTION.assignment}/{NAME}"] in (text("old"), text("new"))
+
+
+def test_whom_canvas_marked_late_is_not_said(course, tmp_path, capsys):
+    late = handed_in("x", "2026-01-01 10:00:00 +0000", "li")
+    members = {f"ann_1_1_{NAME}": text(), f"bob_LATE_2_2_{NAME}": text(), "li_LATE_3_3_x.zip": late}
+    assert main([str(archive(tmp_path / "x.zip", members))]) == 0
+    assert "marked late by Canvas, which changes no mark here: bob-2, li-3\n" in capsys.readouterr().out

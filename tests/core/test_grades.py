@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import shutil
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from nbgrader.api import Gradebook
 
 from course_utils.errors import CourseError
 from grading import grades
+from grading.autograde import intake
+from grading.autograde.store import Store
+from grading.autograde.task import GRADED, Result
 from grading.grades import canvas, main, moodle, plain, read_marks
 from grading.settings import load_config
 
@@ -58,7 +62,7 @@ def gradebook(tmp_path: Path, released: Path):
     def fill(student, section=ONE, exercise=8.0, why=1.5, waits=False, late=None, comment=None):
         with Gradebook(url) as book:
             book.update_or_create_student(student)
-            book.add_submission(section, student)
+            book.update_or_create_submission(section, student)
             notebook = book.find_submission_notebook(section[3:], section, student)
             notebook.late_submission_penalty = late
             for grade in notebook.grades:
@@ -92,6 +96,8 @@ def command(gradebook, monkeypatch, *arguments) -> int:
     config = load_config()
     config.CourseDirectory.db_url = gradebook.url
     config.CourseDirectory.course_id = "default_course"
+    config.CourseDirectory.root = str(gradebook.folder)
+    monkeypatch.setattr("grading.autograde.ungraded.RESULTS", gradebook.folder / "results")
     monkeypatch.setattr(grades, "load_config", lambda: config)
     return main([str(a) for a in arguments])
 
@@ -291,6 +297,59 @@ def test_the_command_does_not_say_whose_marks_are_missing(gradebook, monkeypatch
     text = capsys.readouterr().out
     assert "not in the platform's file: stranger" in text
     assert "no submission: Zoë O'Neil, Jr." in text
-    assert f"{ONE}: 1 marks; 1 wait for a person's points, left empty" in text
-    assert "1 not gradable, left empty" in text
+    assert f"{ONE}: 1 of 4 people got a mark" in text
+    assert "1 wait for a person's points, left empty (--waiting count takes the points so far): ann-lee\n" in text
+    assert "1 not gradable, left empty: stranger\n" in text
     assert out.read_text().splitlines()[1:] == ["Jane.Doe@uni.edu,9.5"]
+
+
+def hand_in(gradebook, student: str, text: str = "{}") -> Path:
+    folder = gradebook.folder / "grading" / "submitted" / student / ONE
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{ONE[3:]}.ipynb").write_text(text)
+    return folder
+
+
+def keep_result(gradebook, student: str) -> None:
+    """As a run does."""
+    digest = intake.hand_in(gradebook.folder / "grading" / "submitted" / student / ONE, ONE[3:], set()).digest
+    Store(gradebook.folder / "results").save(Result(student, ONE, ONE[3:], "key", GRADED, digest=digest))
+
+
+def test_an_old_mark_is_exported_for_a_new_file_or_a_file_without_a_mark_is_no_submission(
+    gradebook, monkeypatch, capsys
+):
+    for student in ("ann-lee", "jane-doe"):
+        gradebook(student)
+        hand_in(gradebook, student)
+        keep_result(gradebook, student)
+    out = gradebook.folder / "out.csv"
+    arguments = ["--format", "moodle", "--from", file(gradebook, MOODLE), "--to", out]
+    assert command(gradebook, monkeypatch, *arguments) == 0
+    assert "not graded yet" not in capsys.readouterr().err
+
+    hand_in(gradebook, "ann-lee", "{ }")  # a later file
+    hand_in(gradebook, "jurgen-muller")  # the first one
+    gradebook("jane-doe", exercise=None)  # a run that was killed had withdrawn this mark
+    assert command(gradebook, monkeypatch, *arguments) == 1
+    said = capsys.readouterr()
+    assert f"{ONE}: handed in, not graded yet: ann-lee, jane-doe, jurgen-muller; run `make autograde`" in said.err
+    assert "no submission: J" not in said.out
+    assert out.read_text().splitlines() == [f"Email address,{ONE}"]
+    assert command(gradebook, monkeypatch, "--to", out) == 1
+    assert f"{ONE},ann-lee,not graded yet,,,,12" in out.read_text()
+
+
+def test_what_nbgrader_itself_has_graded_is_left_out(gradebook, monkeypatch, capsys):
+    gradebook("ann")
+    submitted = hand_in(gradebook, "ann")
+    shutil.copytree(submitted, gradebook.folder / "grading" / "autograded" / "ann" / ONE)
+    out = gradebook.folder / "out.csv"
+    assert command(gradebook, monkeypatch, "--to", out) == 0
+    os.utime(submitted / f"{ONE[3:]}.ipynb", (2e9, 2e9))  # handed in again
+    assert command(gradebook, monkeypatch, "--to", out) == 1
+
+
+def test_a_mark_out_of_tenths_has_fifteen_digits(gradebook):
+    gradebook("ann", exercise=0.1 + 0.2, why=0.0)
+    assert plain(gradebook.marks()).rows[1][3] == 0.3

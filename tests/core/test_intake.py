@@ -82,7 +82,8 @@ def test_a_slip_in_the_file_costs_every_answer(how: str):
 def test_a_file_that_is_cut_off_loses_more_than_the_cell_it_ends_in():
     half = TEXT[: TEXT.index("def second") + 5].encode()
     assert sources(half) == WHOLE[:2]
-    assert any("damaged" in note for note in rescue(half).notes)
+    assert any("damaged, cut off" in note for note in rescue(half).notes)
+    assert rescue(half).cut_off and not rescue(READABLE["a comma too many at the end"]).cut_off
 
 
 def test_a_byte_that_is_no_utf8_costs_the_notebook():
@@ -208,7 +209,7 @@ def test_a_result_changes_on_its_way_through_the_disk(tmp_path: Path):
 def test_the_draft_of_a_killed_run_stays_for_ever(tmp_path: Path):
     Store(tmp_path).save(result())
     (tmp_path / "01_x" / ".ann.json.abc.tmp").write_text("{")
-    Store(tmp_path)
+    Store(tmp_path).sweep()
     assert [p.name for p in (tmp_path / "01_x").iterdir()] == ["ann.json"]
 
 
@@ -240,6 +241,14 @@ def test_the_table_shows_a_missing_mark_as_a_zero(tmp_path: Path):
     assert "not gradable: no file" in summary(rows)
     write_reports(rows, tmp_path)
     assert "bob,01_x,not gradable,no file,,0.0" in (tmp_path / "summary.csv").read_text()
+
+
+def test_the_table_counts_an_earlier_run_as_this_one():
+    rows = [result("ann", run="a", seconds=2.0), result("bob", run="b", seconds=30.0)]
+    lines = summary(rows, run="a").splitlines()
+    assert "2 graded, 0 not gradable, 0 to look at" in lines
+    assert "In this run: 1 of these, 2.0 s of grading. Before it: 1, 30.0 s." in lines
+    assert "In this run: 2 of these, 32.0 s of grading." in summary(rows)
 
 
 def test_a_class_of_100_does_not_fit_into_100_columns(monkeypatch: pytest.MonkeyPatch):

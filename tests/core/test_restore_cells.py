@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import random
 
 import nbformat
@@ -359,3 +360,15 @@ def test_an_answer_in_words_gets_points_from_a_program_or_an_empty_one_waits_for
 
 def test_a_deleted_reflection_gets_0_although_its_text_may_stand_elsewhere():
     assert grade_of([new_markdown_cell("My answer: a view describes.")]) is None
+
+
+@pytest.mark.parametrize("cut_off, how", [(True, "is lost with the end of the file"), (False, "was deleted")])
+def test_a_file_that_is_cut_off_fills_the_report_with_a_line_for_each_cell(caplog, cut_off, how):
+    names = {"released": Released(released_cells(), {}), "notebook": "x", "student": "ann", "cut_off": cut_off}
+    preprocessor = RestoreCells()
+    preprocessor.log = logging.getLogger("restore")
+    preprocessor.preprocess(new_notebook(cells=handed_out()[:4]), {"nbgrader": names})  # up to the first answer
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [
+        f"ann, x: each of 5 cells {how} (3 exercises and questions: first, second, third); the released cells are put back"
+    ]

@@ -16,9 +16,10 @@ from nbformat.v4 import new_code_cell, new_markdown_cell
 
 from course_utils import progress_store as store
 from course_utils.__main__ import main
-from course_utils.student import hand_in, released, writing
+from course_utils.student import hand_in, ready, released, writing
 from course_utils.student.cells import grade_id
 from course_utils.student.released import find, read_notebook, sections
+from course_utils.student.running import Run
 from grading.source import ROOT
 from grading.source import sections as sources
 
@@ -389,3 +390,11 @@ def test_a_file_that_is_saved_while_it_is_looked_at_is_handed_in_unseen(work, ca
     assert status == 2 and "saved while it was looked at" in text
     assert not list(tmp_path.glob("*.zip"))
     assert os.listdir(work.path.parent) == ["tensor_costs.ipynb"]
+
+
+def test_points_of_what_is_partly_right_are_called_0(work, capsys, monkeypatch):
+    records = {"bgr_to_batch": store.Record(last=1.8, kind="partly right"), "strides_after": store.Record(kind="right")}
+    monkeypatch.setattr(ready, "run_notebook", lambda notebook, *_: Run(notebook, records))
+    points = find(SECTION).section.exercises["strides_after"] + 1.8
+    _, text = says(capsys, "ready", work.path)
+    assert f"1 of 17 exercises, with those partly right {points:g} of 39 points" in text
