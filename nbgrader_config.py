@@ -18,7 +18,7 @@ warnings.filterwarnings("ignore", category=SAWarning)  # several lines per stude
 
 from grading.autograde.intake import IGNORED  # noqa: E402
 from grading.executor import ObserveAndJudge  # noqa: E402
-from grading.feedback import CardStyle  # noqa: E402
+from grading.feedback import CardStyle, Marks  # noqa: E402
 from grading.restore import RestoreCells  # noqa: E402
 from grading.sandbox.links import set_links_aside  # noqa: E402
 from grading.settings import stock  # noqa: E402
@@ -68,5 +68,8 @@ c.Sandbox.scratch = 1024  # the files that it writes
 # ------------------------------------------------------------------------------ feedback
 # A student's HTML must not run scripts in another person's browser: neither outputs nor, in the second line, text.
 c.HTMLExporter.sanitize_html = True
-c.HTMLExporter.filters = {"markdown2html": "grading.feedback.safe_markdown"}
-c.GenerateFeedback.preprocessors = [*stock(GenerateFeedback, "preprocessors"), CardStyle]
+c.HTMLExporter.filters = {
+    "markdown2html": "grading.feedback.safe_markdown",
+    "clean_html": "grading.feedback.safe_html",  # nbconvert's shows paragraphs and figures as text
+}
+c.GenerateFeedback.preprocessors = [*stock(GenerateFeedback, "preprocessors", GetGrades=Marks), CardStyle]

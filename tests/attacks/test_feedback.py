@@ -7,6 +7,10 @@ from html.parser import HTMLParser
 import pytest
 from catalogue import ATTACKS
 from mini_course import ASSIGNMENT
+from nbconvert.exporters import HTMLExporter
+from nbformat.v4 import new_code_cell, new_notebook, new_output
+
+from grading.settings import load_config
 
 SHOWN = [a for a in ATTACKS if "owned" in a.last or a.name in ("script in texts", "names that break a page")]
 # The page's own: styles, and MathJax, which keeps to safe links by its "Safe" extension.
@@ -73,3 +77,24 @@ def test_feedback_lost_headings_text_or_cards(pages):
     for part in ("<h1", "A small section", "Do they share memory?", 'class="course-card course-card-good"', "<p>"):
         assert part in page
     assert len(SHOWN) == 3
+
+
+def test_feedback_shows_our_cards_tables_or_figures_as_text():
+    figure = "<p><img src='data:image/png;base64,iVBORw0KGgo=' alt='a figure'></p>"
+    table = "<table><thead><tr><th style='text-align: left'>state</th></tr></thead><tbody><tr><td>1</td></tr></tbody></table>"
+    outputs = [
+        new_output("display_data", {"text/markdown": figure}),
+        new_output("display_data", {"text/html": table}),
+        new_output("display_data", {"text/html": "<div class='course-card'><p>Measured</p></div>"}),
+        new_output(
+            "display_data", {"text/html": "<p onclick='x()' style='position:fixed'>bad</p><script>x()</script>"}
+        ),
+        new_output("display_data", {"text/html": "<img src='https://example.org/who.png' alt='remote'>"}),
+    ]
+    exporter = HTMLExporter(config=load_config(), template_name="classic")
+    page, _ = exporter.from_notebook_node(new_notebook(cells=[new_code_cell("1", outputs=outputs)]))
+    body = page[page.index("<body") :]
+    for shown in ('src="data:image/png;base64,', "<thead>", "<tbody>", "<th>state</th>", "<p>Measured</p>"):
+        assert shown in body
+    for text in ("&lt;p", "&lt;th", "&lt;tbody", "&lt;img", "onclick", "position:fixed", "example.org", "<script>x"):
+        assert text not in body

@@ -369,3 +369,8 @@ def test_progress_is_kept_elsewhere_than_beside_the_notebooks(monkeypatch, tmp_p
     for folder in (tmp_path, tmp_path / "notebooks" / "01_toy"):
         monkeypatch.chdir(folder)
         assert store.progress_folder() == tmp_path.resolve() / ".progress"
+
+
+def test_a_graded_copy_says_that_nothing_was_started(monkeypatch):
+    monkeypatch.setenv("NBGRADER_EXECUTION", "autograde")
+    assert "progress is not shown" in repr(progress()) and "not started" not in progress()._repr_html_()
