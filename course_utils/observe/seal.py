@@ -304,11 +304,6 @@ def _arm(operators: dict[str, str], gates: dict[str, list[Any]]) -> None:
         for owner in owners:
             setattr(owner, name, gate)
     hidden.update(id(function) for function in gated.values())
-    # Where a function is compiled, Dynamo looks at each frame before it runs, also at those here, and asks for its code: an
-    # event in the midst of another one.
-    skip_code = sys.modules["torch"]._C._dynamo.eval_frame.skip_code
-    for function in (looks, hook, pass_gate, asked_by_notebook):
-        skip_code(function.__code__)
     snapshot = _Snapshot(operators)
     hook.__cantrace__ = True  # observers count a program's steps with sys.settrace
     hidden.update(map(id, _belongings(hook)))
