@@ -69,7 +69,7 @@ similarity: ready ## List answers that are alike: grading/similarity.html (ARGS=
 	$(RUN) -m grading.similarity $(call option,SECTION,assignment) $(call typed,ARGS)
 
 feedback: ready ## Write the feedback pages into grading/feedback/
-	$(RUN) -m nbgrader generate_feedback "$(or $(call typed,SECTION),*)" $(call typed,ARGS)
+	$(RUN) -m grading.write_feedback "$(or $(call typed,SECTION),*)" $(call typed,ARGS)
 
 grades: ready ## Export the marks to grading/ (FORMAT=plain|canvas|moodle FROM=what-the-platform-exported.csv)
 	$(RUN) -m grading.grades $(call option,FORMAT,format) $(call option,FROM,from) $(call option,SECTION,assignment) $(call typed,ARGS)

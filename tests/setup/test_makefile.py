@@ -87,8 +87,8 @@ def test_grading_takes_another_section_or_other_options_than_those_that_were_typ
     assert '-m grading.autograde --assignment "01_tensor_costs" --jobs 3 --students ann bob' in grade
 
 
-def test_instructors_commands_are_nbgraders_own() -> None:
-    assert '-m nbgrader generate_feedback "01_tensor_costs"' in make("-n", "feedback", "SECTION=01_tensor_costs")
+def test_feedback_or_release_take_another_section() -> None:
+    assert '-m grading.write_feedback "01_tensor_costs"' in make("-n", "feedback", "SECTION=01_tensor_costs")
     release = make("-n", "release", "SECTION=01_tensor_costs")
     assert "-m grading.release 01_tensor_costs" in release
 
