@@ -165,19 +165,30 @@ def _judge(place: Place, cells: list[NotebookNode], saved: NotebookNode, seconds
 
 
 def _errors(cells: list[NotebookNode]) -> Iterator[Finding]:
-    """Cells that fail and were not meant to. A check's own verdict is no such error."""
+    """Cells that fail and were not meant to. A check's own verdict is no such error.
+
+    What only misses a name after another cell has failed is counted, and not listed: it is right once that one is.
+    """
+    failed, missing = 0, 0
     for at, cell in enumerate(cells):
         metadata = cell.metadata.get("nbgrader", {})
         if cell.cell_type != "code" or metadata.get("grade") or "raises-exception" in cell.metadata.get("tags", []):
             continue
         for output in cell.outputs:
             if output.output_type == "error":
+                if failed and output.get("ename") == "NameError" and "nbgrader" not in cell.metadata:
+                    missing += 1
+                    break
+                failed += 1
                 words = " ".join(f"{output.get('ename')}: {output.get('evalue')}".split())[:100]
-                advice = "mend it" if "nbgrader" in cell.metadata else "mend it, or delete the cell"
+                advice = "mend it" if "nbgrader" in cell.metadata else "mend it, or delete the cell if it is your own"
                 if output.get("ename") == "NameError":
                     advice += ": grading runs all cells in their order, and this name comes later or not at all"
                 yield Finding(Mark.FAIL, _label(cells, at), f"fails: {words}", advice)
                 break
+    if missing:
+        found = f"{missing} more miss a name, perhaps because of what failed above"
+        yield Finding(Mark.FAIL, "cells", found, "mend that first, then look again")
 
 
 def _card(cell: NotebookNode) -> list[str]:

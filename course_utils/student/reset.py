@@ -19,7 +19,7 @@ from course_utils.student.writing import RELOAD, replace
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `reset`."""
     add = parser.add_argument
-    add("what", metavar="EXERCISE", help="the exercise's name, or a section (with --yes)")
+    add("what", metavar="EXERCISE", help="the exercise's name alone, or a section (with --yes)")
     add("--notebook", metavar="PATH", help="where the notebook lies, if not in notebooks/")
     add("--yes", action="store_true", help="put all answers of a section back")
 

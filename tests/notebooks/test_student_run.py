@@ -71,6 +71,7 @@ def test_what_fails_in_a_run_goes_unnoticed(notebook, capsys):
     )
     made = nbformat.read(notebook, as_version=4)
     made.cells.insert(3, new_code_cell("print(defined_much_later)"))
+    made.cells.insert(4, new_code_cell("print(defined_much_later + 1)"))
     made.cells.append(new_code_cell("defined_much_later = 1"))
     check = next(c for c in made.cells if grade_id(c) == "bgr_to_batch")
     old = "bgr_to_batch: not started, 0 of 3 points"
@@ -82,7 +83,8 @@ def test_what_fails_in_a_run_goes_unnoticed(notebook, capsys):
     text = capsys.readouterr().out
     for words in (
         "[FAIL] cell 4                  fails: NameError: name 'defined_much_later' is not defined",
-        "-> mend it, or delete the cell: grading runs all cells in their order, and this name comes later",
+        "-> mend it, or delete the cell if it is your own: grading runs all cells in their order, and this name comes later",
+        "[FAIL] cells                   1 more miss a name, perhaps because of what failed above",
         "[FAIL] arange_length           fails: SyntaxError: invalid syntax",
         "-> mend it\n",
         "[FAIL] can_view                name missing, 0 of 3 points",
