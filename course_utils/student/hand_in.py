@@ -99,7 +99,9 @@ def run(args: argparse.Namespace) -> int:
             raise CourseError(f"{target} does not hold what was written into it: is the disk or the network broken?")
         if earlier:
             print(f"An earlier one is kept as {earlier.name}.")
-        print(f"Handed in: {place.section.assignment}, receipt {receipt(data)}, {made}, {target}")
+        if not args.to:
+            print("The file below is yours to upload where your course collects work: nothing was sent.")
+        print(f"{'Handed in' if args.to else 'Packed'}: {place.section.assignment}, receipt {receipt(data)}, {made}, {target}")
     return 0
 
 
