@@ -101,7 +101,9 @@ def run(args: argparse.Namespace) -> int:
             print(f"An earlier one is kept as {earlier.name}.")
         if not args.to:
             print("The file below is yours to upload where your course collects work: nothing was sent.")
-        print(f"{'Handed in' if args.to else 'Packed'}: {place.section.assignment}, receipt {receipt(data)}, {made}, {target}")
+        print(
+            f"{'Handed in' if args.to else 'Packed'}: {place.section.assignment}, receipt {receipt(data)}, {made}, {target}"
+        )
     return 0
 
 
