@@ -112,7 +112,8 @@ class Marks(GetGrades):
         super()._get_score(cell, resources)
         grade_id = cell.metadata.nbgrader["grade_id"]
         grade = self.gradebook.find_grade(grade_id, self.notebook_id, self.assignment_id, self.student_id)
-        if grade.needs_manual_grade:
+        # A mark that a person gave counts, also where it is to be looked at once more.
+        if grade.needs_manual_grade and grade.manual_score is None:
             said = cell.metadata.nbgrader.get("comment")
             cell.metadata.nbgrader["comment"] = "\n\n".join(filter(None, [_WAITS, said]))
 
