@@ -122,7 +122,10 @@ class Marks:
     def _open(self, gradebook: Gradebook, result: Result) -> list[str]:
         if result.status != GRADED:
             return []
-        notebook = gradebook.find_submission_notebook(result.notebook, result.assignment, result.student)
+        try:
+            notebook = gradebook.find_submission_notebook(result.notebook, result.assignment, result.student)
+        except MissingEntry:  # the run was ended before it was entered
+            return list(result.to_read)
         return [g.name for g in notebook.grades if g.cell.cell_type != "code" and g.needs_manual_grade]
 
     def _agrees(self, gradebook: Gradebook, result: Result) -> bool:
