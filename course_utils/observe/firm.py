@@ -16,8 +16,8 @@ import torch
 
 __all__ = ["firm_methods"]
 
-_TENSOR = (
-    *(
+_TENSOR = tuple(
+    [
         "abs",
         "all",
         "any",
@@ -30,10 +30,39 @@ _TENSOR = (
         "double",
         "element_size",
         "equal",
-    ),
-    *("expand", "flatten", "float", "is_contiguous", "is_pinned", "is_shared", "item", "long", "max", "mean", "min"),
-    *("nelement", "numel", "numpy", "permute", "reshape", "resolve_conj", "resolve_neg", "select", "size", "square"),
-    *("storage_offset", "stride", "sum", "t", "to", "tolist", "transpose", "type", "unique", "untyped_storage", "view"),
+        "expand",
+        "flatten",
+        "float",
+        "is_contiguous",
+        "is_pinned",
+        "is_shared",
+        "item",
+        "long",
+        "max",
+        "mean",
+        "min",
+        "nelement",
+        "numel",
+        "numpy",
+        "permute",
+        "reshape",
+        "resolve_conj",
+        "resolve_neg",
+        "select",
+        "size",
+        "square",
+        "storage_offset",
+        "stride",
+        "sum",
+        "t",
+        "to",
+        "tolist",
+        "transpose",
+        "type",
+        "unique",
+        "untyped_storage",
+        "view",
+    ]
 )
 _STORAGE = ("data_ptr", "nbytes", "size", "tolist")
 

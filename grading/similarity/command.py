@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from course_utils.files import atomic_write_text
 from course_utils.student.cells import restore
-from course_utils.student.released import sections as released_sections
+from course_utils.student.released import find
 from grading.autograde.intake import hand_in
 from grading.autograde.rescue import printable, rescue
 from grading.settings import load_config
@@ -37,7 +37,7 @@ GRADING = ROOT / "grading"
 
 def read_answers(section: Section, submitted: Path) -> tuple[dict[str, dict[str, str]], list[str]]:
     """The code of each exercise and student, as the autograder reads it, and the students whose notebook nobody can read."""
-    released = next(s for s in released_sections() if s.name == section.name).cells
+    released = find(section.assignment).section.cells
     answers: dict[str, dict[str, str]] = defaultdict(dict)
     unread = []
     for folder in sorted(submitted.glob(f"[!.]*/{section.assignment}")):
